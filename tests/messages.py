@@ -45,9 +45,9 @@ def in_c(*sources: Path) -> dict[str, str]:
         text = path.read_text()
         calls = _CALL.findall(text)
         reasons = re.findall(r"^const char \*\w+_reason\(.*?^}", text, re.MULTILINE | re.DOTALL)
-        calls += [said for reason in reasons for said in re.findall(r'return "(.*?)"', reason)]
-        for said in calls:
-            found[re.sub(r"%\w+", "…", said.removesuffix("\\n"))] = path.name
+        calls += [output for reason in reasons for output in re.findall(r'return "(.*?)"', reason)]
+        for output in calls:
+            found[re.sub(r"%\w+", "…", output.removesuffix("\\n"))] = path.name
     return found
 
 
@@ -68,7 +68,7 @@ def _templates(message: ast.expr, tree: ast.AST) -> Iterator[str]:
         for node in ast.walk(tree):
             if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
                 for value in node.value.elts:
-                    yield from (said for said in [_template(value)] if said.strip("…"))
+                    yield from (output for output in [_template(value)] if output.strip("…"))
         return
     yield _template(message)
 
@@ -76,8 +76,8 @@ def _templates(message: ast.expr, tree: ast.AST) -> Iterator[str]:
 def _template(message: ast.expr) -> str:
     if isinstance(message, ast.Constant) and isinstance(message.value, str):
         # The text after the first line is a log of another program.
-        said = re.sub(r"%[rsd]", "…", message.value)
-        return said.partition(":\n")[0]
+        output = re.sub(r"%[rsd]", "…", message.value)
+        return output.partition(":\n")[0]
     if isinstance(message, ast.JoinedStr):
         parts = [
             str(part.value) if isinstance(part, ast.Constant) else "…" for part in message.values

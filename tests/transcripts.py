@@ -167,12 +167,12 @@ class World:
         return printed
 
     def _interrupt(self, command: str, wanted: str) -> None:
-        log = self.made("/media/endless") / "said"
+        log = self.made("/media/endless") / "output"
         log.touch()
-        self.type(f"set -m; {{ {command}; }} >/media/endless/said 2>&1 & endless=$!; set +m")
+        self.type(f"set -m; {{ {command}; }} >/media/endless/output 2>&1 & endless=$!; set +m")
 
-        def shown(said: str) -> bool:
-            return said != "" and agrees(wanted, said)
+        def shown(received: str) -> bool:
+            return received != "" and agrees(wanted, received)
 
         self._until(lambda: shown(log.read_text()), f"{wanted!r} of {command}")
         printed = self.type("kill -INT -$endless; wait $endless || true")
@@ -184,17 +184,17 @@ class World:
         self._input.flush()
 
     def _answer(self) -> tuple[str, int]:
-        said = ""
+        received = ""
 
         def is_whole() -> bool:
-            nonlocal said
+            nonlocal received
             piece = self._output.read()
-            assert piece != b"", f"the shell ended after {said}"
-            said += (piece or b"").decode()
-            return re.search(rf"{self._mark}\d+\n$", said) is not None
+            assert piece != b"", f"the shell ended after {received}"
+            received += (piece or b"").decode()
+            return re.search(rf"{self._mark}\d+\n$", received) is not None
 
         self._until(is_whole, f"{self._mark}")
-        printed, _, status = _PLAIN.sub("", said).rpartition(self._mark)
+        printed, _, status = _PLAIN.sub("", received).rpartition(self._mark)
         return printed, int(status)
 
     def _until(self, condition: Callable[[], bool], what: str) -> None:

@@ -243,11 +243,11 @@ class _Session:
         self._open(channel)
         ending.check()
         if programs is not None:
-            with self._said_unless(required):
+            with self._log_unless(required):
                 self._accelerate(programs)
 
     @contextlib.contextmanager
-    def _said_unless(self, required: bool) -> Iterator[None]:
+    def _log_unless(self, required: bool) -> Iterator[None]:
         """Log an error instead of raising it, unless the acceleration is *required*."""
         try:
             yield
@@ -261,7 +261,7 @@ class _Session:
         """Return the program set to attach; None if there is none, which has been logged."""
         from efuse.fs.acceleration import compile_set
 
-        with self._said_unless(required):
+        with self._log_unless(required):
             handlers = getattr(self._operations, "efuse_handlers", {})
             return compile_set(self._shortcuts, handlers)
         return None

@@ -130,7 +130,7 @@ class Processes:
     directory: Path
     streams: dict[str, BinaryIO] = field(default_factory=dict)
 
-    def qemu_said(self) -> str:
+    def qemu_output(self) -> str:
         """Return the error messages of QEMU itself."""
         return (self.directory / "qemu.log").read_text(errors="replace").strip()
 

@@ -397,12 +397,12 @@ def program(manual_daemon: ManualDaemon, text: str) -> Iterator[bpf.Attachment]:
 
 _SAYING = """
 #include "efuse.bpf.h"
-BPF_ARRAY(said, s32, 1);
+BPF_ARRAY(answer, s32, 1);
 
 int select_channel(struct efuse_placement *placement)
 {
     int zero = 0;
-    s32 *cpu = said.lookup(&zero);
+    s32 *cpu = answer.lookup(&zero);
 
     return cpu ? *cpu : -2;
 }
@@ -412,7 +412,7 @@ int select_channel(struct efuse_placement *placement)
 @contextlib.contextmanager
 def saying(manual_daemon: ManualDaemon, cpu: int) -> Iterator[None]:
     with program(manual_daemon, _SAYING) as attachment:
-        attachment.maps["said"][0] = cpu
+        attachment.maps["answer"][0] = cpu
         yield
 
 
@@ -440,11 +440,11 @@ def test_select_channel_handler_that_declines_leaves_it_to_the_kernel(
         assert manual_daemon.connection.invalid_verdicts == 0
 
 
-@pytest.mark.parametrize("said", [2, 4096, 0x7FFFFFFF])
+@pytest.mark.parametrize("answer", [2, 4096, 0x7FFFFFFF])
 def test_select_channel_handler_that_returns_no_cpu_is_counted(
-    manual_daemon: ManualDaemon, channels: list[Channel], said: int
+    manual_daemon: ManualDaemon, channels: list[Channel], answer: int
 ) -> None:
-    with saying(manual_daemon, said):
+    with saying(manual_daemon, answer):
         size = manual_daemon.ask(1)
         assert depths(manual_daemon) == [0, 1]
         serve(channels, [size])

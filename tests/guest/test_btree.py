@@ -107,10 +107,10 @@ def test_damaged_tree_fails(what: str, files: Path) -> None:
 
 def test_truncated_tree_fails(files: Path) -> None:
     data = build(ITEMS.items())
-    for size, said in ((0, "EUCLEAN"), (BLOCK, "ERANGE"), (len(data) - 1, "EUCLEAN")):
+    for size, output in ((0, "EUCLEAN"), (BLOCK, "ERANGE"), (len(data) - 1, "EUCLEAN")):
         with functions.load("btree_lookup"):
             agree(BtreeLookup(0), files / "f", data[:size])
-            with pytest.raises(EfuseError, match=said):
+            with pytest.raises(EfuseError, match=output):
                 result(BtreeLookup(0), files / "f", Place.DEVICE)
 
 

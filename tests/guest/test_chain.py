@@ -146,7 +146,7 @@ class Reader:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
 
-    def said(self) -> str:
+    def printed(self) -> str:
         """Wait for a line of its output."""
         assert self.process.stdout is not None
         return self.process.stdout.readline()
@@ -280,7 +280,7 @@ def test_chain_with_much_output_is_not_interrupted(place: Place, f: Path) -> Non
 @pytest.mark.parametrize("place", PLACES)
 def test_chain_that_exceeds_its_steps_or_range_fails(place: Place, f: Path) -> None:
     with functions.load("chaining", CHAINING):
-        for limits, numbers, said in (
+        for limits, numbers, printed in (
             ({"max_steps": 9}, [0] * 16, "ELOOP"),
             ({"offset": BLOCK}, [0], "ERANGE"),
             ({"length": 5 * BLOCK}, [5], "ERANGE"),
@@ -290,10 +290,10 @@ def test_chain_that_exceeds_its_steps_or_range_fails(place: Place, f: Path) -> N
                 cool(f)
                 for _ in range(2):
                     one.restart(offsets(numbers))
-                    with pytest.raises(EfuseError, match=said):
+                    with pytest.raises(EfuseError, match=printed):
                         one.result()
                 steps = one.status().device_steps + one.status().chained
-                assert steps == (9 if said == "ELOOP" else 1)
+                assert steps == (9 if printed == "ELOOP" else 1)
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -616,7 +616,7 @@ one.restart({offsets([600, 5])!r})
 print(one.result().hex(), one.status().chained, flush=True)
 """
     with functions.load("chaining", CHAINING), reader(code, *AS_NOBODY) as child:
-        assert child.said() == "3\n"
+        assert child.printed() == "3\n"
         device.write("hold", 1)
         try:
             child.go_on()
@@ -630,7 +630,7 @@ print(one.result().hex(), one.status().chained, flush=True)
         cutter.join(DEADLINE_S)
         assert not cutter.is_alive()
         os.close(fd)
-        found, chained = child.said().split()
+        found, chained = child.printed().split()
     assert jumps_seen(bytes.fromhex(found)) == seen([600, 5])
     assert chained == "3"
 
@@ -808,7 +808,7 @@ one.restart({offsets([600])!r})
 one.result()
 """
     with functions.load("chaining", CHAINING), reader(code) as child:
-        assert child.said() == "ready\n"
+        assert child.printed() == "ready\n"
         device.write("hold", 1)
         try:
             child.go_on()

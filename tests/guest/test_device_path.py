@@ -57,8 +57,8 @@ def chill(path: Path) -> None:
 
 def resident(path: Path) -> int:
     """Return the number of a file's pages that are in the page cache."""
-    said = run("fincore", "--noheadings", "--output", "PAGES", path)
-    return int(said.stdout.strip() or 0)
+    printed = run("fincore", "--noheadings", "--output", "PAGES", path)
+    return int(printed.stdout.strip() or 0)
 
 
 def counters(m: Forced | Mount) -> dict[str, PathCounters]:

@@ -231,14 +231,14 @@ def test_fragment_state(serving: Serving) -> None:
 
     async def act(operations: Fragments, _file: Path) -> None:
         await operations.execute(block)
-        said = {
+        output = {
             line.partition("  #")[0]: eval(line, {"self": operations})
             for line in block.text.splitlines()
         }
-        assert said["self.efuse.accelerated"] is True
-        assert said["self.efuse.reason"] == ""
-        assert said["self.efuse.statistics()"].requests
-        assert "entries" in said["self.efuse.maps"]
+        assert output["self.efuse.accelerated"] is True
+        assert output["self.efuse.reason"] == ""
+        assert output["self.efuse.statistics()"].requests
+        assert "entries" in output["self.efuse.maps"]
 
     serving(act)
 

@@ -63,13 +63,13 @@ class Fio:
     def __init__(self, m: Forced, directory: Path, shapes: dict[str, str]) -> None:
         jobs = directory / "jobs.fio"
         jobs.write_text(job_file(m.point, shapes))
-        self._report, self._said = directory / "report", directory / "said"
-        with self._said.open("wb") as said:
+        self._report, self._printed = directory / "report", directory / "printed"
+        with self._printed.open("wb") as printed:
             self._process = subprocess.Popen(
                 ["fio", "--output-format=json", f"--output={self._report}", str(jobs)],
                 cwd=directory,
                 stdin=subprocess.DEVNULL,
-                stdout=said,
+                stdout=printed,
                 stderr=subprocess.STDOUT,
             )
 
@@ -80,7 +80,7 @@ class Fio:
         """Check that each job has read at least all that it wrote, without an error."""
         status = self._process.wait(timeout=600)
         report = self._report.read_text()
-        assert status == 0, report + self._said.read_text()
+        assert status == 0, report + self._printed.read_text()
         # There are warnings before and after the JSON.
         found: dict[str, Any] = json.JSONDecoder().raw_decode(report, report.index("{"))[0]
         for job in found["jobs"]:

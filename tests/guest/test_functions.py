@@ -279,10 +279,10 @@ def test_output_of_one_call_beyond_its_limit_fails(files: Path, place: Place) ->
 
 
 @pytest.mark.parametrize(
-    ("number", "said"), [(-errno.EDOM, "EDOM"), (2, "EPROTO"), (-512, "EPROTO")]
+    ("number", "printed"), [(-errno.EDOM, "EDOM"), (2, "EPROTO"), (-512, "EPROTO")]
 )
 def test_invalid_return_value_of_a_function_fails_the_run(
-    files: Path, number: int, said: str
+    files: Path, number: int, printed: str
 ) -> None:
     (files / "f").write_bytes(noise(BLOCK))
     args = struct.pack("<q", number)
@@ -290,7 +290,7 @@ def test_invalid_return_value_of_a_function_fails_the_run(
         for place in (Place.DEVICE, Place.KERNEL):
             with (
                 functions.run("returns", files / "f", args, place=place) as one,
-                pytest.raises(EfuseError, match=said),
+                pytest.raises(EfuseError, match=printed),
             ):
                 one.result()
 
@@ -310,13 +310,13 @@ def test_run_with_invalid_arguments_fails(files: Path) -> None:
     with functions.load("count"):
         with pytest.raises(AttachError, match="EEXIST"):
             functions.load("count")
-        for name, file, args, said in (
+        for name, file, args, printed in (
             ("other", files / "f", b"", "ENOENT"),
             ("count", files / "f", b"x", "EMSGSIZE"),
             ("count", files, Count().encode(), "EISDIR"),
             ("count", Path("/dev/null"), Count().encode(), "EINVAL"),
         ):
-            with pytest.raises(EfuseError, match=said):
+            with pytest.raises(EfuseError, match=printed):
                 functions.run(name, file, args)
         fd = os.open(files / "f", os.O_WRONLY)
         with pytest.raises(EfuseError, match="EBADF"):

@@ -309,8 +309,8 @@ def test_policy_chooses_the_place(device: Device, f: Path) -> None:
         assert auto(f).kernel_steps == 0
         policy.replace(TOLD)
         assert auto(f).device_steps == 0
-        said = device.read("chosen_policy")
-        assert said - asked >= 3 * (SIZE // BLOCK // WINDOW)
+        output = device.read("chosen_policy")
+        assert output - asked >= 3 * (SIZE // BLOCK // WINDOW)
         # A policy does not overrule a caller that names the place.
         found, status = result(CALL, f, Place.DEVICE)
         assert (found, status.kernel_steps) == (WANTED, 0)
@@ -318,9 +318,9 @@ def test_policy_chooses_the_place(device: Device, f: Path) -> None:
         for answer in ("CSD_AUTO", "3", "-1"):
             policy.replace(says(answer))
             auto(f)
-        assert device.read("chosen_policy") == said
+        assert device.read("chosen_policy") == output
     auto(f)
-    assert device.read("chosen_policy") == said
+    assert device.read("chosen_policy") == output
 
 
 def test_invalid_policy_fails(device: Device) -> None:

@@ -244,12 +244,12 @@ def test_stat_shows_counts_and_the_time_span(mounted: Callable[[], Path]) -> Non
     caller = threading.Thread(target=stat)
     caller.start()
     try:
-        said = efuse("stat", one, "--span", "0.5")
+        output = efuse("stat", one, "--span", "0.5")
         listed = efuse("stat", "--span", "0.1")
     finally:
         ends.set()
         caller.join()
-    lines = said.splitlines()
+    lines = output.splitlines()
     assert lines[0].startswith(f"{one}  connection {number(one)}  plain FUSE  ")
     assert "  counted for " in lines[0]
     row = next(line.split() for line in lines if line.startswith("getattr"))

@@ -37,7 +37,7 @@ class _Sequence:
     def __init__(self, m: Mount, seed: int, *, tells: bool) -> None:
         self._m = m
         self._random = random.Random(seed)
-        self._said: list[str] = []
+        self._steps: list[str] = []
         self._fd = -1
         self._ino = 0
         self._changes: list[Callable[[str, str], None]] = [
@@ -62,11 +62,11 @@ class _Sequence:
             kind = self._forgets if self._random.random() < 0.03 else self._changes
             step = self._random.choice(kind)
             path, other = self._random.choices(_PATHS, k=2)
-            self._said.append(f"{step.__name__[1:]} {path} {other}")
+            self._steps.append(f"{step.__name__[1:]} {path} {other}")
             try:
                 step(path, other)
             except OSError as error:
-                self._said[-1] += f": {errno.errorcode[error.errno or 0]}"
+                self._steps[-1] += f": {errno.errorcode[error.errno or 0]}"
             self._observe(path, other)
         if self._fd >= 0:
             os.close(self._fd)
@@ -192,7 +192,7 @@ class _Sequence:
         return True
 
     def _same(self, what: str, seen: object, true: object) -> None:
-        assert seen == true, f"{what}, after {self._said[-12:]} ({len(self._said)} steps)"
+        assert seen == true, f"{what}, after {self._steps[-12:]} ({len(self._steps)} steps)"
 
 
 @pytest.mark.usefixtures("reachable")

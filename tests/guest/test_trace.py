@@ -341,6 +341,6 @@ def test_advise_prints_a_table_and_a_sentence(mountpoint: Path, options: tuple[s
 @pytest.mark.parametrize("words", [("trace",), ("advise", "--seconds", "1")])
 def test_trace_without_root_fails(mountpoint: Path, words: tuple[str, ...]) -> None:
     with mounted(mountpoint, *PLAIN) as m:
-        said = run_output(*AS_NOBODY, *EFUSE, *words, m, status=1)
-        assert "EPERM" in said
-        assert "try: run as root" in said
+        output = run_output(*AS_NOBODY, *EFUSE, *words, m, status=1)
+        assert "EPERM" in output
+        assert "try: run as root" in output

@@ -119,7 +119,7 @@ def _mount_line(mountpoint: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "said"),
+    ("arguments", "status", "printed"),
     [
         (("passthrough", "{mountpoint}"), 2, "takes 2 paths"),
         (("passthrough", "/no/such", "{mountpoint}"), 1, "cannot be passed through"),
@@ -133,11 +133,11 @@ def _mount_line(mountpoint: Path) -> str:
     ],
 )
 def test_mount_that_fails_reports_why(
-    places: Places, arguments: tuple[str, ...], status: int, said: str
+    places: Places, arguments: tuple[str, ...], status: int, printed: str
 ) -> None:
     words = [a.format(source=places.source, mountpoint=places.mountpoint) for a in arguments]
     done = places.efuse("mount", *words, status=status)
-    assert said in done.stderr
+    assert printed in done.stderr
     assert "Traceback" not in done.stderr
     assert not os.path.ismount(places.mountpoint)
 
@@ -345,11 +345,11 @@ def test_failure_of_the_constructor_is_reported_by_the_parent_alone(
         os.close(writing)
         if not is_read:
             errors.close()
-        said, _ = process.communicate(timeout=60)
+        printed, _ = process.communicate(timeout=60)
         if is_read:
             assert b"RuntimeError: no such file system" in errors.read()
     ended = f"{places.mountpoint} cannot be mounted: its process ended with 1"
-    assert said == f"True {ended}\n"
+    assert printed == f"True {ended}\n"
 
 
 # A program that mounts without the preloaded library, like a statically linked daemon.
@@ -492,8 +492,8 @@ def test_shim_keeps_the_device_of_fuseblk(places: Places) -> None:
     """The library replaces only /dev/efuse, by /dev/fuse, which a test in a guest checks."""
     environment = {**os.environ, "LD_PRELOAD": str(preload_library())}
     words = [sys.executable, "-c", _OPENS_PLAIN, str(places.mountpoint), "/dev/null"]
-    said = subprocess.check_output(words, env=environment, text=True)
-    assert said == "True /dev/null\n"
+    printed = subprocess.check_output(words, env=environment, text=True)
+    assert printed == "True /dev/null\n"
 
 
 _MOUNTS_AND_DIES = """
@@ -518,8 +518,8 @@ def test_run_unmounts_after_a_signal_ends_it_and_its_daemon(
         assert command.stderr is not None
         assert "not accelerated" in command.stderr.readline()
         command.send_signal(number)
-        said = command.stderr.read()
-    assert command.returncode == 128 + number, said
+        printed = command.stderr.read()
+    assert command.returncode == 128 + number, printed
     assert f" {places.mountpoint} " not in Path("/proc/self/mountinfo").read_text()
 
 
@@ -575,7 +575,7 @@ def test_run_forwards_signals_to_a_background_process_that_may_mount(
         assert command.stderr.readline() == "in the background\n"
         command.send_signal(number)
         # The end of the output shows that both processes have ended.
-        said = command.stderr.read()
-    assert command.returncode == 1, said
-    assert "mounted nothing on eFuse" in said
-    assert "still there" not in said
+        printed = command.stderr.read()
+    assert command.returncode == 1, printed
+    assert "mounted nothing on eFuse" in printed
+    assert "still there" not in printed

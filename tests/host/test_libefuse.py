@@ -30,8 +30,8 @@ class Hello:
     def end(self, number: signal.Signals) -> tuple[int, str]:
         """End the daemon by a signal, and return its exit status and its standard error."""
         self.process.send_signal(number)
-        said = self.process.communicate(timeout=60)[1]
-        return self.process.returncode, said
+        output = self.process.communicate(timeout=60)[1]
+        return self.process.returncode, output
 
 
 @pytest.fixture
@@ -54,10 +54,10 @@ def test_example_on_plain_fuse_reports_why_it_has_no_channels(hello: Hello) -> N
     assert os.listdir(hello.mountpoint) == ["hello"]
     assert (hello.mountpoint / "hello").read_text() == "Hello, world!\n"
     assert not (hello.mountpoint / "other").exists()
-    status, said = hello.end(signal.SIGTERM)
+    status, output = hello.end(signal.SIGTERM)
     assert status == 1  # libfuse's loop was ended by a signal
-    assert said.startswith("efuse: no channels: ")
-    assert said.count("\n") == 1
+    assert output.startswith("efuse: no channels: ")
+    assert output.count("\n") == 1
 
 
 def test_example_without_channels_reports_nothing(

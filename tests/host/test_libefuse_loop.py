@@ -128,10 +128,10 @@ def _read(path: Path, size: int) -> bytes:
 
 @contextlib.contextmanager
 def _started(
-    build: Build, words: list[str | Path], mountpoint: Path, eventually: Eventually, said: Path
+    build: Build, words: list[str | Path], mountpoint: Path, eventually: Eventually, output: Path
 ) -> Iterator[Daemon]:
     environment = {**os.environ, **SANITIZER_OPTIONS, "LD_PRELOAD": build.preload}
-    with said.open("wb") as stderr, ThreadPoolExecutor(24) as pool:
+    with output.open("wb") as stderr, ThreadPoolExecutor(24) as pool:
         # setarch -R, because TSan fails with the address randomization of recent kernels.
         process = subprocess.Popen(
             ["setarch", "-R", "env", "--default-signal", *words],
@@ -142,7 +142,7 @@ def _started(
         )
         try:
             eventually(lambda: os.path.ismount(mountpoint) or process.poll() is not None)
-            assert process.poll() is None, said.read_text()
+            assert process.poll() is None, output.read_text()
             maps = Path(f"/proc/{process.pid}/maps").read_text()
             assert "/loop.so" in maps
             assert all(f"/{library}" in maps for library in build.libraries)
@@ -150,11 +150,11 @@ def _started(
         finally:
             process.kill()
             process.communicate()
-            print(said.read_text())  # pytest shows it if the test fails
+            print(output.read_text())  # pytest shows it if the test fails
             with contextlib.suppress(OSError):
                 unmount(str(mountpoint), lazy=True)
     # libfuse prints that it ignores the default number of idle threads of its own example.
-    lines = said.read_text().splitlines()
+    lines = output.read_text().splitlines()
     assert [line for line in lines if not line.startswith("Ignoring invalid max threads")] == []
 
 
@@ -164,7 +164,7 @@ def _looping(build: Build, tmp_path: Path, eventually: Eventually) -> Iterator[D
     mountpoint = tmp_path / "mnt"
     mountpoint.mkdir(exist_ok=True)
     words: list[str | Path] = [build.daemon, "0", mountpoint]
-    with _started(build, words, mountpoint, eventually, tmp_path / "said") as made:
+    with _started(build, words, mountpoint, eventually, tmp_path / "output") as made:
         yield made
 
 
@@ -341,7 +341,7 @@ def test_request_that_crosses_the_cancellation_is_handled_fully_or_not(
     mountpoint = tmp_path / "mnt"
     mountpoint.mkdir()
     words: list[str | Path] = [build.daemon, "1", mountpoint]
-    with _started(build, words, mountpoint, eventually, tmp_path / "said") as daemon:
+    with _started(build, words, mountpoint, eventually, tmp_path / "output") as daemon:
         fd = os.open(mountpoint / "crossed", os.O_RDONLY)
         assert os.pread(fd, 100, 0) == _DATA[:100]
         daemon.process.send_signal(signal.SIGTERM)
@@ -376,7 +376,7 @@ def test_passthrough_ll_under_load_keeps_all_bytes(
         for name in range(100):
             os.unlink(mountpoint / f"{number}-{name}")
 
-    with _started(build, program, mountpoint, eventually, tmp_path / "said") as daemon:
+    with _started(build, program, mountpoint, eventually, tmp_path / "output") as daemon:
         for each in [daemon.pool.submit(work, number) for number in range(8)]:
             each.result(_DEADLINE_S)
         assert daemon.end() == 0

@@ -32,14 +32,14 @@ def test_command_sees_only_its_root_and_working_directory(root: Path, place: Pat
     (work / "given").write_text("given")
     (root / "here").touch()
     script = f"ls /; cat {THERE}/given >{THERE}/made; cut -d' ' -f5 /proc/self/mountinfo; env"
-    said = subprocess.check_output(in_root(root, work, ["sh", "-c", script]), text=True).split()
+    output = subprocess.check_output(in_root(root, work, ["sh", "-c", script]), text=True).split()
     assert (work / "made").read_text() == "given"
-    assert "here" in said
-    assert not any(line.startswith(str(place)) for line in said)
-    mounts = {line for line in said if line.startswith("/")}
+    assert "here" in output
+    assert not any(line.startswith(str(place)) for line in output)
+    mounts = {line for line in output if line.startswith("/")}
     assert {"/", THERE, "/dev", "/proc", "/usr"} <= mounts
     assert {mount.split("/")[1] for mount in mounts} <= {"", THERE[1:], "dev", "proc", "usr"}
-    assert "LC_ALL=C" in said
+    assert "LC_ALL=C" in output
 
 
 def test_mount_unmounted_meanwhile_is_not_kept_by_the_root(

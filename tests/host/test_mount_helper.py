@@ -80,7 +80,7 @@ def test_helper_passes_the_standard_options_to_the_kernel(source: Path, mountpoi
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "output"),
     [
         ("plain,bogus", "bogus cannot be used: there is no such mount option (EINVAL)\ntry: "),
         ("plain,bogus=1", "bogus cannot be used: there is no such mount option (EINVAL)\ntry: "),
@@ -89,9 +89,11 @@ def test_helper_passes_the_standard_options_to_the_kernel(source: Path, mountpoi
     ],
 )
 def test_helper_names_an_unknown_option(
-    source: Path, mountpoint: Path, options: str, said: str
+    source: Path, mountpoint: Path, options: str, output: str
 ) -> None:
-    assert f"mount.efuse: {said}" in run_output(_OURS, source, mountpoint, "-o", options, status=32)
+    assert f"mount.efuse: {output}" in run_output(
+        _OURS, source, mountpoint, "-o", options, status=32
+    )
     assert not os.path.ismount(mountpoint)
 
 
@@ -115,8 +117,8 @@ def test_mount_runs_the_helper(source: Path, mountpoint: Path) -> None:
 
 @pytest.mark.usefixtures("linked")
 def test_mount_prints_the_message_of_the_helper(source: Path, mountpoint: Path) -> None:
-    said = run_output("mount", "-t", "efuse", source, mountpoint, "-o", "plain,bogus", status=32)
-    assert "mount.efuse: bogus cannot be used" in said
+    output = run_output("mount", "-t", "efuse", source, mountpoint, "-o", "plain,bogus", status=32)
+    assert "mount.efuse: bogus cannot be used" in output
 
 
 @pytest.mark.usefixtures("linked")

@@ -252,9 +252,9 @@ def test_answers_for_root_are_not_given_to_others(served: Any, as_user: Any) -> 
     assert (mounted.path / "private").read_text() == "content"
     assert os.listdir(mounted.path / "hidden") == ["f"]
     for user in (ALICE, BOB):
-        said = as_user(user, ATTEMPTS, mounted.path)
-        assert "read EACCES" in said
-        assert "list EACCES" in said
+        output = as_user(user, ATTEMPTS, mounted.path)
+        assert "read EACCES" in output
+        assert "list EACCES" in output
     assert (mounted.path / "private").read_text() == "content"
 
 

@@ -72,12 +72,12 @@ def root(build: Build, eventually: Eventually, tmp_path: Path) -> Iterator[Path]
         # Python does not free all of its memory at its end.
         "ASAN_OPTIONS": "exitcode=66:detect_leaks=0",
     }
-    with tempfile.TemporaryFile("w+") as said:
+    with tempfile.TemporaryFile("w+") as printed:
         process = subprocess.Popen(
             [sys.executable, daemon, build.library, mountpoint],
             env=environment,
             stdout=subprocess.PIPE,
-            stderr=said,
+            stderr=printed,
             text=True,
         )
         try:
@@ -92,8 +92,8 @@ def root(build: Build, eventually: Eventually, tmp_path: Path) -> Iterator[Path]
             process.communicate()
             with contextlib.suppress(OSError):
                 unmount(str(mountpoint), lazy=True)
-            said.seek(0)
-            text = said.read()
+            printed.seek(0)
+            text = printed.read()
             print(text)
         assert text == ""
 

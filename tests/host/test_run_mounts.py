@@ -675,8 +675,8 @@ def test_exit_status_is_that_of_the_daemon_if_the_mount_table_cannot_be_read(
     _called(telling)
     assert done.returncode == 7, done.stderr
     assert "Traceback" not in done.stderr
-    for said in ("stays mounted: there is no", "are no longer watched: cannot list the mounts: "):
-        if said in done.stderr:
+    for output in ("stays mounted: there is no", "are no longer watched: cannot list the mounts: "):
+        if output in done.stderr:
             break
     else:
         pytest.fail(done.stderr)
@@ -741,8 +741,8 @@ def test_command_leaves_no_mount_after_its_interpreter_was_replaced(place: Path)
         daemon = int(process.stdout.readline())
         interpreter.unlink()
         os.kill(daemon, signal.SIGKILL)
-        _, said = process.communicate(timeout=60)
-        assert process.returncode == 128 + signal.SIGKILL, said
+        _, output = process.communicate(timeout=60)
+        assert process.returncode == 128 + signal.SIGKILL, output
         assert numbers() == before
     finally:
         process.kill()

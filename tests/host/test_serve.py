@@ -314,13 +314,13 @@ def test_traceback_of_a_handler_whose_source_is_below_the_mount_is_logged(
             ) as asking:
                 try:
                     # The time limit ends a daemon that waits for itself.
-                    _, said = asking.communicate(timeout=30)
+                    _, printed = asking.communicate(timeout=30)
                 finally:
                     daemon.kill()
         finally:
             daemon.kill()
             mountpoint_module.unmount(str(mountpoint), lazy=True)
-        assert said.endswith("Input/output error\n")
+        assert printed.endswith("Input/output error\n")
         _, logged = daemon.communicate()
     assert "getattr failed: ValueError: a mistake (EIO to the caller)" in logged
     for line in (7, 9):
@@ -513,8 +513,8 @@ def test_signal_ends_a_mount_whose_handler_does_not_return(
         for _ in range(signals):
             daemon.send_signal(signal.SIGTERM)
         daemon.wait(timeout=120)
-    _, said = caller.communicate(timeout=120)
-    assert "OSError" in said or "ConnectionAbortedError" in said
+    _, printed = caller.communicate(timeout=120)
+    assert "OSError" in printed or "ConnectionAbortedError" in printed
     assert f" {mountpoint} " not in Path("/proc/self/mountinfo").read_text()
 
 
@@ -569,8 +569,8 @@ def test_process_that_a_handler_forks_neither_serves_nor_unmounts(
             looks = "import os, sys; print(os.stat(sys.argv[1]).st_size)"
             for _ in range(2):
                 words = [sys.executable, "-c", looks, str(mountpoint / name)]
-                said = subprocess.check_output(words, text=True, timeout=30)
-                assert int(said) == status
+                printed = subprocess.check_output(words, text=True, timeout=30)
+                assert int(printed) == status
             daemon.send_signal(signal.SIGTERM)
             _, logged = daemon.communicate(timeout=60)
         finally:
@@ -595,8 +595,8 @@ with efuse.mount(efuse.Passthrough(sys.argv[1]), sys.argv[2], plain=True):
 def test_forked_process_may_leave_the_with_block(place: Path) -> None:
     source, mountpoint = _places(place)
     words = [sys.executable, "-c", _LEAVES_THE_BLOCK, source, mountpoint]
-    said = subprocess.check_output(words, text=True, timeout=60)
-    assert said == "5 True\n"
+    printed = subprocess.check_output(words, text=True, timeout=60)
+    assert printed == "5 True\n"
     assert not os.path.ismount(mountpoint)
 
 

@@ -107,16 +107,16 @@ def test_wheel_carries_compiled_handlers_and_tracing_programs(wheel: Path) -> No
 
 
 def test_installed_command_prints_its_version(installed: Path, outside: dict[str, Any]) -> None:
-    said = run_output(installed / "efuse", "--version", **outside)
-    assert said.strip() == f"efuse, version {efuse.__version__}"
+    output = run_output(installed / "efuse", "--version", **outside)
+    assert output.strip() == f"efuse, version {efuse.__version__}"
     where = run_output(installed / "python", "-c", "import efuse; print(efuse.__file__)", **outside)
     assert where.startswith(str(installed.parent))
 
 
 def test_installed_doctor_names_what_is_missing(installed: Path, outside: dict[str, Any]) -> None:
     works = Path("/dev/efuse").exists()
-    said = run_output(installed / "efuse", "doctor", status=0 if works else 3, **outside)
-    assert said.splitlines()[-1].startswith("eFuse works" if works else "eFuse cannot work")
+    output = run_output(installed / "efuse", "doctor", status=0 if works else 3, **outside)
+    assert output.splitlines()[-1].startswith("eFuse works" if works else "eFuse cannot work")
 
 
 def test_installed_sources_compile(installed: Path, outside: dict[str, Any]) -> None:

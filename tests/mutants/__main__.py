@@ -107,8 +107,8 @@ def _tried(mutant: Mutant) -> tuple[bool, str]:
         done = _efuse(root, *words, *(f"tests/guest/{test}" for test in mutant.tests))
     failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.M)
     # If no test failed, the guest's kernel has complained or died, and the last line reports that.
-    said = failed or [line for line in (done.stdout + done.stderr).splitlines() if line][-1:]
-    return done.returncode != 0, ", ".join(said)
+    output = failed or [line for line in (done.stdout + done.stderr).splitlines() if line][-1:]
+    return done.returncode != 0, ", ".join(output)
 
 
 def main() -> int:

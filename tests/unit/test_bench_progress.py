@@ -28,12 +28,12 @@ def test_other_line_names_no_step(line: str) -> None:
 
 
 def test_sink_passes_whole_lines() -> None:
-    said: list[str] = []
-    with LineSink(said.append) as sink:
+    output: list[str] = []
+    with LineSink(output.append) as sink:
         for part in (b"on", b"e\ntwo\nth", b"ree \xff"):
             assert sink.write(part) == len(part)
-        assert said == ["one", "two"]
-    assert said == ["one", "two", "three �"]
+        assert output == ["one", "two"]
+    assert output == ["one", "two", "three �"]
 
 
 def test_progress_without_a_terminal_prints_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:

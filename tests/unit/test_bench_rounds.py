@@ -50,9 +50,9 @@ def _measure(name: str, lower: Path) -> tuple[dict[str, Measured], list[str]]:
     systems = [System(name, lower / name) for name in ("ext4", "fuse", "efuse")]
     for system in systems[1:]:
         system.pid = os.getpid()
-    said: list[str] = []
-    found = run_workload(workload, systems, lower, settings, said.append)
-    return found, [line for line in said if "bytes copied" in line]
+    output: list[str] = []
+    found = run_workload(workload, systems, lower, settings, output.append)
+    return found, [line for line in output if "bytes copied" in line]
 
 
 def test_copied_bytes_are_counted_in_an_additional_round(
@@ -60,17 +60,17 @@ def test_copied_bytes_are_counted_in_an_additional_round(
 ) -> None:
     """Every system runs that round, so that all have the files of the same number of rounds."""
     monkeypatch.setattr(rounds, "CopiedBytes", _Counter)
-    found, said = _measure("small-write", tmp_path)
+    found, output = _measure("small-write", tmp_path)
     assert {name: one.copied for name, one in found.items()} == {
         "ext4": Measure(0.0, "MiB", compared=False),
         "fuse": Measure(1.0, "MiB", compared=False),
         "efuse": Measure(1.0, "MiB", compared=False),
     }
     assert [[r.verified for r in one.rounds] for one in found.values()] == [[True, True]] * 3
-    assert said == [
+    assert output == [
         f"small-write: bytes copied: {name} MiB" for name in ("ext4 0", "fuse 1", "efuse 1")
     ]
-    assert {done(line) for line in said} == {"small-write"}
+    assert {done(line) for line in output} == {"small-write"}
 
 
 def test_copied_bytes_of_a_timed_round_are_per_request() -> None:
@@ -85,10 +85,10 @@ def test_round_of_copied_bytes_is_verified(tmp_path: Path, monkeypatch: pytest.M
             return super().read(pid)
 
     monkeypatch.setattr(rounds, "CopiedBytes", Spoils)
-    found, said = _measure("stat", tmp_path)
+    found, output = _measure("stat", tmp_path)
     verified = {name: {r.verified for r in one.rounds} for name, one in found.items()}
     assert verified == {"ext4": {True}, "fuse": {False}, "efuse": {True}}
-    assert said[1] == "stat: bytes copied: fuse 1 MiB, WRONG"
+    assert output[1] == "stat: bytes copied: fuse 1 MiB, WRONG"
 
 
 def test_copied_bytes_are_missing_without_permission_to_trace(
@@ -98,11 +98,11 @@ def test_copied_bytes_are_missing_without_permission_to_trace(
         raise NotSupportedError("no BTF")
 
     monkeypatch.setattr(rounds, "CopiedBytes", refused)
-    found, said = _measure("small-write", tmp_path)
+    found, output = _measure("small-write", tmp_path)
     assert [one.copied for one in found.values()] == [None] * 3
     assert all(r.verified for one in found.values() for r in one.rounds)
-    assert said[0] == "small-write: bytes copied are not counted: no BTF"
-    assert [done(line) for line in said] == [None, *["small-write"] * 3]
+    assert output[0] == "small-write: bytes copied are not counted: no BTF"
+    assert [done(line) for line in output] == [None, *["small-write"] * 3]
 
 
 def test_copied_bytes_in_a_pid_namespace_fail(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,11 +64,11 @@ def test_resumed_run_measures_only_the_missing_workloads(
     state: Path, interrupted: dict[str, Any]
 ) -> None:
     assert [r["workload"] for r in interrupted["results"]] == ["stat"]
-    said: list[str] = []
-    report = json.loads(json.dumps(run(SETTINGS, said.append, state).json()))
+    output: list[str] = []
+    report = json.loads(json.dumps(run(SETTINGS, output.append, state).json()))
     assert report["results"][0] == interrupted["results"][0]
     assert [r["workload"] for r in report["results"]] == ["stat", "negative"]
-    assert {done(line) for line in said} == {None, "negative"}
+    assert {done(line) for line in output} == {None, "negative"}
     assert json.loads(state.read_text()) == report
 
 
@@ -83,23 +83,23 @@ def test_run_without_a_state_file_writes_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "output"),
     [
         (replace(SETTINGS, rounds=3), r"settings rounds \(2 there, 3 here\)"),
         (replace(SETTINGS, workloads=("stat",)), "settings workloads"),
     ],
 )
 def test_a_run_with_other_settings_fails(
-    settings: Settings, said: str, state: Path, interrupted: dict[str, Any]
+    settings: Settings, output: str, state: Path, interrupted: dict[str, Any]
 ) -> None:
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=output):
         run(settings, interrupt_at(""), state)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=output):
         finished(state, asdict(settings))
 
 
 @pytest.mark.parametrize(
-    ("part", "name", "said"),
+    ("part", "name", "output"),
     [
         ("versions", "module", r"versions module \(other there, 2 here\)"),
         ("machine", "cpu", "machine cpu"),
@@ -107,11 +107,11 @@ def test_a_run_with_other_settings_fails(
     ],
 )
 def test_resume_on_another_machine_or_version_fails(
-    part: str | None, name: str, said: str, state: Path, interrupted: dict[str, Any]
+    part: str | None, name: str, output: str, state: Path, interrupted: dict[str, Any]
 ) -> None:
     (interrupted[part] if part else interrupted)[name] = "other"
     state.write_text(json.dumps(interrupted))
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=output):
         run(SETTINGS, interrupt_at(""), state)
 
 
@@ -167,9 +167,9 @@ def test_a_state_that_cannot_be_written_fails(tmp_path: Path) -> None:
 
 
 def test_run_logs_every_step(state: Path) -> None:
-    said: list[str] = []
-    run(SETTINGS, said.append)
-    found = [name for name in map(done, said) if name]
+    output: list[str] = []
+    run(SETTINGS, output.append)
+    found = [name for name in map(done, output) if name]
     assert {name: found.count(name) for name in found} == steps(SETTINGS)
     assert steps(replace(SETTINGS, systems=(), workloads=("skew",))) == {"skew": 4 * 6}
 

@@ -26,14 +26,14 @@ def test_storage_workloads_stand_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "output"),
     [
         (Settings(("scan",), systems=("device", "fuse")), "not measured on fuse"),
         (Settings(("lookup",), daemon="passthrough"), "not measured through passthrough"),
     ],
 )
-def test_storage_with_unsupported_settings_fails(settings: Settings, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_storage_with_unsupported_settings_fails(settings: Settings, output: str) -> None:
+    with pytest.raises(UsageError, match=output):
         check_storage(settings)
 
 

@@ -67,12 +67,12 @@ def test_unknown_shell_fails(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_command_answers_each_shell(shell: str, words: str, current: str) -> None:
     asked = {"COMP_WORDS": words, "COMP_CWORD": current, "_EFUSE_COMPLETE": f"{shell}_complete"}
-    said = subprocess.check_output(
+    output = subprocess.check_output(
         [sys.executable, "-c", "from efuse.cli.main import main; main()"],
         text=True,
         env={**os.environ, **asked},
     )
-    assert re.fullmatch(r"plain[,\n]install\s(.*\n)?", said)
+    assert re.fullmatch(r"plain[,\n]install\s(.*\n)?", output)
 
 
 def test_bash_script_completes_an_option(
@@ -87,8 +87,8 @@ def test_bash_script_completes_an_option(
     )
     root = str(Path(__file__).parents[2])
     environment = {**os.environ, "PYTHONPATH": root}
-    said = subprocess.check_output(["bash", "-c", asked], text=True, env=environment)
-    assert said == "--consistency\n"
+    output = subprocess.check_output(["bash", "-c", asked], text=True, env=environment)
+    assert output == "--consistency\n"
 
 
 @pytest.mark.parametrize(

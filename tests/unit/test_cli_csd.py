@@ -100,7 +100,7 @@ def test_set_and_remove(configfs: FakeConfigfs, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "output"),
     [
         (("create", "one", "--set", "cores=0"), "it takes 1 to 64 cores"),
         (("create", "one", "--set", "cores"), "write KEY=VALUE"),
@@ -116,9 +116,9 @@ def test_invalid_arguments_of_csd_fail(
     configfs: FakeConfigfs,
     capsys: pytest.CaptureFixture[str],
     arguments: tuple[str, ...],
-    said: str,
+    output: str,
 ) -> None:
-    assert said in efuse(capsys, "csd", *arguments, status=2)[1]
+    assert output in efuse(capsys, "csd", *arguments, status=2)[1]
     assert list(configfs.root.iterdir()) == []
 
 
@@ -290,11 +290,11 @@ def test_output_of_a_streaming_function_is_printed_as_found(
         found=lambda call, pieces: pieces,
     )
     monkeypatch.setitem(COMMANDS, "copy", command)
-    said = CliRunner().invoke(main.cli, ["csd", "run", "copy", str(file)])
-    assert said.stdout_bytes == TEXT
-    assert said.stderr == "copy: 3 blocks in this process: csd.ko is not loaded\n"
-    said = CliRunner().invoke(main.cli, ["csd", "run", "copy", str(file), "--json"])
-    assert json.loads(said.stdout)["result"] == {"text": TEXT.decode()}
+    output = CliRunner().invoke(main.cli, ["csd", "run", "copy", str(file)])
+    assert output.stdout_bytes == TEXT
+    assert output.stderr == "copy: 3 blocks in this process: csd.ko is not loaded\n"
+    output = CliRunner().invoke(main.cli, ["csd", "run", "copy", str(file), "--json"])
+    assert json.loads(output.stdout)["result"] == {"text": TEXT.decode()}
 
 
 def test_progress_is_shown_on_a_terminal(

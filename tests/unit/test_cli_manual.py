@@ -131,5 +131,5 @@ def test_directory_with_control_characters_is_printed_escaped(
 ) -> None:
     with pytest.raises(SystemExit):
         run(["man", str(tmp_path / "x\x1b[31m\ny")])
-    said = capsys.readouterr().out
-    assert said.endswith("x\\x1b[31m\\ny\n")
+    output = capsys.readouterr().out
+    assert output.endswith("x\\x1b[31m\\ny\n")

@@ -410,8 +410,8 @@ def test_plain_mounts_are_listed_without_permission_to_count(
     monkeypatch.setattr("efuse.bpf.tracing.may_trace", lambda: False)
     code, out, err = efuse(capsys, *command)
     assert code == 0
-    said = "plain FUSE mounts are not counted: tracing needs root (EPERM); try: run as root,"
-    assert said in " ".join((out + err).split())
+    output = "plain FUSE mounts are not counted: tracing needs root (EPERM); try: run as root,"
+    assert output in " ".join((out + err).split())
     assert "/mnt/plain" in out
     assert "lookup" not in out
 

@@ -100,6 +100,6 @@ def test_error_prints_a_name_escaped(name: bytes, capfd: pytest.CaptureFixture[s
 @pytest.mark.parametrize("name", NASTY)
 def test_table_prints_a_name_escaped(name: bytes, capfd: pytest.CaptureFixture[str]) -> None:
     _output.print_table(("NAME",), [(os.fsdecode(name),)])
-    said = capfd.readouterr().out
-    assert is_safe(said)
-    assert len(said.splitlines()) == 2
+    printed = capfd.readouterr().out
+    assert is_safe(printed)
+    assert len(printed.splitlines()) == 2

@@ -253,9 +253,9 @@ def test_uncounted_plain_mounts_are_reported(counters: FakeCounters, sysfs: Fake
 
     sysfs.add_plain(63)
     (sysfs.fusectl / "63" / "waiting").unlink()
-    said: list[str] = []
-    value = scrape(Collector(plain=PlainMounts(refuse), warn=said.append))  # type: ignore[arg-type]
-    assert said == ["tracing needs root (EPERM)"]
+    output: list[str] = []
+    value = scrape(Collector(plain=PlainMounts(refuse), warn=output.append))  # type: ignore[arg-type]
+    assert output == ["tracing needs root (EPERM)"]
     assert (value("plain_up"), value("up")) == (0, 1)
     assert value("plain_waiting_requests", connection="62", mountpoint="/mnt/plain") == 3
     assert value("plain_waiting_requests", connection="63", mountpoint="") is None
@@ -267,30 +267,30 @@ def test_plain_mounts_that_cannot_be_read_leave_the_rest_of_the_scrape(
     def refuse() -> dict[tuple[int, int], object]:
         raise EfuseError("cannot read map 'counts' (ENOMEM)")
 
-    said: list[str] = []
+    output: list[str] = []
     plain = PlainMounts(lambda: counters)  # type: ignore[arg-type, return-value]
     plain.start()
     monkeypatch.setattr(counters, "read", refuse)
-    value = scrape(Collector(plain=plain, warn=said.append))
-    assert said == ["cannot read map 'counts' (ENOMEM)"]
+    value = scrape(Collector(plain=plain, warn=output.append))
+    assert output == ["cannot read map 'counts' (ENOMEM)"]
     assert (value("plain_up"), value("up")) == (0, 1)
     assert value("waiting_requests", connection="41", mountpoint="/mnt/a") == 0
 
 
 def test_module_that_is_loaded_later_is_noticed(sysfs: FakeSysfs, configfs: FakeConfigfs) -> None:
-    said: list[str] = []
-    collector = Collector(warn=said.append)
+    output: list[str] = []
+    collector = Collector(warn=output.append)
     csd.create("one", {})
     (sysfs.root / "connections").rmdir()
     value = scrape(collector)
     assert (value("up"), value("device_cores", device="one")) == (0, 1)
-    (problem,) = said
+    (problem,) = output
     assert problem.startswith("the eFuse module is not loaded")
     sysfs.add(41, "/mnt/a")
     value = scrape(collector)
     assert value("up") == 1
     assert value("waiting_requests", connection="41", mountpoint="/mnt/a") == 0
-    assert len(said) == 1
+    assert len(output) == 1
 
 
 def test_unreadable_maps_are_reported_and_the_rest_is_exported(
@@ -301,9 +301,9 @@ def test_unreadable_maps_are_reported_and_the_rest_is_exported(
 
     sysfs.add(41, "/mnt/a")
     monkeypatch.setattr("efuse.stats.maps.usage", refuse)
-    said: list[str] = []
-    value = scrape(Collector(maps=True, warn=said.append))
-    assert said == ["the kernel shows no maps (EPERM)"]
+    output: list[str] = []
+    value = scrape(Collector(maps=True, warn=output.append))
+    assert output == ["the kernel shows no maps (EPERM)"]
     assert value("up") == 0
     assert value("waiting_requests", connection="41", mountpoint="/mnt/a") == 0
 

@@ -192,13 +192,13 @@ def test_without_the_package_it_is_not_supported(
     assert json.loads(out)["title"] == "eFuse"
 
 
-@pytest.mark.parametrize(("error", "said"), [(BrokenPipeError(), False), (ValueError(), True)])
+@pytest.mark.parametrize(("error", "output"), [(BrokenPipeError(), False), (ValueError(), True)])
 def test_disconnected_scraper_logs_no_traceback(
-    error: Exception, said: bool, sysfs: FakeSysfs, capsys: pytest.CaptureFixture[str]
+    error: Exception, output: bool, sysfs: FakeSysfs, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Server(FREE, registry(Collector())) as server:
         try:
             raise error
         except (BrokenPipeError, ValueError):
             server._http.handle_error(None, ("127.0.0.1", 1))
-    assert ("Traceback" in capsys.readouterr().err) is said
+    assert ("Traceback" in capsys.readouterr().err) is output

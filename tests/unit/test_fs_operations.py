@@ -289,11 +289,11 @@ def test_guard_escapes_names_in_the_log(caplog: pytest.LogCaptureFixture) -> Non
     guard = Guard(_Answers(error), failed=counters.count_error, called=counters.count_request)
     with pytest.raises(pyfuse3.FUSEError):
         trio.run(guard.getattr, 1, None)
-    (said,) = [caplog.handler.format(record) for record in caplog.records]
-    assert "Traceback" in said
-    assert "\x1b" not in said
-    assert "\udcff" not in said
-    assert [line for line in said.split("\n")[1:] if not line.startswith("    ")] == []
+    (output,) = [caplog.handler.format(record) for record in caplog.records]
+    assert "Traceback" in output
+    assert "\x1b" not in output
+    assert "\udcff" not in output
+    assert [line for line in output.split("\n")[1:] if not line.startswith("    ")] == []
 
 
 def test_guard_knows_every_handler_of_pyfuse3() -> None:
@@ -312,14 +312,14 @@ def test_guard_is_transparent_for_settings() -> None:
     assert guard.supports_dot_lookup is pyfuse3.Operations.supports_dot_lookup
 
 
-@pytest.mark.parametrize("said", [errno.EOPNOTSUPP, 524])  # ENOTSUPP, from some file systems
+@pytest.mark.parametrize("output", [errno.EOPNOTSUPP, 524])  # ENOTSUPP, from some file systems
 @pytest.mark.parametrize("name", [b"system.posix_acl_access", b"system.posix_acl_default"])
-def test_file_system_without_access_lists_has_empty_ones(name: bytes, said: int) -> None:
+def test_file_system_without_access_lists_has_empty_ones(name: bytes, output: int) -> None:
     """A kernel that checks access lists would refuse every caller after EOPNOTSUPP."""
 
     class Without(efuse.Operations):
         async def getxattr(self, inode: int, name: bytes, ctx: Any) -> bytes:
-            raise pyfuse3.FUSEError(said)
+            raise pyfuse3.FUSEError(output)
 
     guard: Any = Guard(Without(), failed=lambda name: None, called=lambda name: None)
     for asked, number in ((name, errno.ENODATA), (b"user.x", errno.EOPNOTSUPP)):

@@ -37,7 +37,7 @@ def test_options_take_every_consistency(consistency: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "output"),
     [
         ({"consistency": "eventual"}, "consistency cannot be 'eventual'"),
         ({"no_open": 1}, "no_open cannot be 1"),
@@ -55,8 +55,8 @@ def test_options_take_every_consistency(consistency: str) -> None:
         ({"max_readdir": 256 << 10}, "max_readdir cannot be 262144"),
     ],
 )
-def test_invalid_options_fail(arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said) as caught:
+def test_invalid_options_fail(arguments: dict[str, Any], output: str) -> None:
+    with pytest.raises(UsageError, match=output) as caught:
         Options(**arguments)
     assert caught.value.hint
 

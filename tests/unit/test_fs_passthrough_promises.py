@@ -320,10 +320,10 @@ class Refusing(Kernel):
         super().withdraw(changes)
 
 
-def _said(caplog: pytest.LogCaptureFixture, about: str) -> list[str]:
-    said = [record.getMessage() for record in caplog.records if about in record.getMessage()]
+def _logged(caplog: pytest.LogCaptureFixture, about: str) -> list[str]:
+    output = [record.getMessage() for record in caplog.records if about in record.getMessage()]
     caplog.clear()
-    return said
+    return output
 
 
 def test_refusal_to_take_a_promise_back_is_logged_at_each_change_of_its_reason(
@@ -344,7 +344,7 @@ def test_refusal_to_take_a_promise_back_is_logged_at_each_change_of_its_reason(
             assert not fs._promises.look()
         assert fs._promises.look()
         assert fs._promises.look()
-        assert _said(caplog, "promise") == [
+        assert _logged(caplog, "promise") == [
             *(
                 f"a promise to the kernel cannot be withdrawn: {why}"
                 for why in dict.fromkeys(reasons)
@@ -380,7 +380,7 @@ def test_table_of_mounts_that_cannot_be_read_is_logged_at_each_change_of_the_rea
             assert not fs._promises.look()
     assert fs._promises.look()
     _look_up(fs)
-    assert _said(caplog, "mounts below") == [
+    assert _logged(caplog, "mounts below") == [
         f"mounts below cannot be followed: {os.strerror(errno.ENOMEM)} (ENOMEM)",
         f"mounts below cannot be followed: {os.strerror(errno.EMFILE)} (EMFILE)",
         "mounts below are followed again",

@@ -39,7 +39,7 @@ def test_option_for_mount_alone_is_dropped(option: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "output"),
     [
         ("bogus", "bogus cannot be used: there is no such mount option"),
         ("bogus=1", "bogus cannot be used: there is no such mount option"),
@@ -48,9 +48,9 @@ def test_option_for_mount_alone_is_dropped(option: str) -> None:
         ("max_read=4096", "max_read cannot be used"),
     ],
 )
-def test_unknown_mount_option_fails_unless_sloppy(option: str, said: str) -> None:
+def test_unknown_mount_option_fails_unless_sloppy(option: str, output: str) -> None:
     request = Request("passthrough")
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=output):
         request.take([option])
     request.take([option, "ro"], is_sloppy=True)
     assert request.options == {"default_permissions", "ro"}
@@ -117,7 +117,7 @@ def test_file_system_without_sizes_keeps_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "output"),
     [
         ("max_request=much", "max_request cannot be used: 'much' is not a size"),
         ("max_request=16M", "max_request cannot be 16777216"),
@@ -128,9 +128,9 @@ def test_file_system_without_sizes_keeps_its_own(tmp_path: Path) -> None:
         ("consistency=eventual", "consistency cannot be 'eventual'"),
     ],
 )
-def test_invalid_sizes_fail_before_the_mount(tmp_path: Path, option: str, said: str) -> None:
+def test_invalid_sizes_fail_before_the_mount(tmp_path: Path, option: str, output: str) -> None:
     request = Request("passthrough", {"source": str(tmp_path)})
-    with pytest.raises(UsageError, match=said) as caught:
+    with pytest.raises(UsageError, match=output) as caught:
         request.take([option])
         request.operations()
     assert caught.value.hint

@@ -27,11 +27,11 @@ def test_run_without_channels_sets_the_environment_variable(
 ) -> None:
     monkeypatch.delenv("EFUSE_CHANNELS", raising=False)
     monkeypatch.setattr(run, "preload_library", lambda: "")
-    said = tmp_path / "said"
-    words = f"import os; open({str(said)!r}, 'w').write(str(os.environ.get('EFUSE_CHANNELS')))"
+    printed = tmp_path / "printed"
+    words = f"import os; open({str(printed)!r}, 'w').write(str(os.environ.get('EFUSE_CHANNELS')))"
     with pytest.raises(efuse.errors.MountError, match="mounted nothing"):
         run.start_daemon([sys.executable, "-c", words], channels=channels)
-    assert said.read_text() == value
+    assert printed.read_text() == value
 
 
 def test_run_has_channels_unless_told_otherwise() -> None:

@@ -53,19 +53,19 @@ def test_scan_of_many_lines_overlaps_their_latencies() -> None:
 
 
 def test_sleeper_is_woken_and_each_cpu_runs_one_thread() -> None:
-    m, said = machine(), []
+    m, output = machine(), []
 
     def sleeper(thread: Thread) -> Steps:
         yield SLEEP
-        said.append(("woken", m.now))
+        output.append(("woken", m.now))
 
     def worker(thread: Thread) -> Steps:
         yield Pause(5000.0)
         yield 100.0
-        said.append(("wakes", m.now))
+        output.append(("wakes", m.now))
         yield m.wake(asleep, thread.cpu.number)
         yield RESCHED
-        said.append(("goes on", m.now))
+        output.append(("goes on", m.now))
         yield Pause(1e9)
 
     asleep = m.start(0, sleeper)
@@ -73,16 +73,16 @@ def test_sleeper_is_woken_and_each_cpu_runs_one_thread() -> None:
     with pytest.raises(StopIteration):
         m.run(1e6)
     # 1000 for the wake-up of an idle CPU from its pause, and a switch; the woken thread runs first.
-    assert said == [("wakes", 7115.0), ("woken", 7123.0)]
+    assert output == [("wakes", 7115.0), ("woken", 7123.0)]
 
 
 def test_polling_ends_with_a_wake_up_or_if_another_thread_wants_the_cpu() -> None:
-    m, said = machine(), []
+    m, output = machine(), []
 
     def looks(thread: Thread) -> Steps:
         for _ in range(3):
             yield SPIN
-            said.append(m.now)
+            output.append(m.now)
         yield SLEEP
 
     def other(thread: Thread) -> Steps:
@@ -99,9 +99,9 @@ def test_polling_ends_with_a_wake_up_or_if_another_thread_wants_the_cpu() -> Non
     m.start(2, intruder).cpu = m.cpus[0]
     m.run(1e6)
     # The first is woken across nodes; for the others the time is over, or the intruder arrives.
-    assert said[0] == 1005 + 20 + 10
-    assert said == sorted(said)
-    assert len(said) == 3
+    assert output[0] == 1005 + 20 + 10
+    assert output == sorted(output)
+    assert len(output) == 3
 
 
 # The systems
@@ -144,8 +144,8 @@ MARGIN = {1: 0.1, 2: 0.35}
 def test_modelled_ratios_equal_measured_ones_within_the_margin(
     system: str, cpus: int, callers: int
 ) -> None:
-    said = modelled(cpus, callers, system) / modelled(cpus, callers, "fuse")
-    assert said == pytest.approx(ratio(cpus, callers, system, "fuse"), rel=MARGIN[cpus])
+    output = modelled(cpus, callers, system) / modelled(cpus, callers, "fuse")
+    assert output == pytest.approx(ratio(cpus, callers, system, "fuse"), rel=MARGIN[cpus])
 
 
 def test_document_has_the_modelled_figures(capsys: pytest.CaptureFixture[str]) -> None:

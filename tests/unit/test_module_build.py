@@ -169,15 +169,15 @@ def test_content_hash_changes_with_each_file(patches: Path, changed: str) -> Non
 def test_build_is_kept_until_something_changes(
     archive: Path, patches: Path, target: Kernel
 ) -> None:
-    said: list[str] = []
+    output: list[str] = []
     assert build.built(target) is None
-    module = build.build(target, say=said.append)
+    module = build.build(target, say=output.append)
     check.check(module, target.headers / "vmlinux")
-    assert said[-1] == "compiling efuse.ko for 6.12.1-test"
+    assert output[-1] == "compiling efuse.ko for 6.12.1-test"
     assert build.built(target) == module
-    said.clear()
-    assert build.build(target, say=said.append) == module
-    assert said == []
+    output.clear()
+    assert build.build(target, say=output.append) == module
+    assert output == []
     (patches / "src/ours.c").write_text("int changed;\n")
     assert build.built(target) is None
     assert build.build(target) != module
@@ -278,12 +278,12 @@ def test_dkms_source_checks_types_without_more_than_python_and_libbpf(
     ended = _run_in_dkms_source(tmp_path / "one", "efuse.module.check", module, vmlinux)
     assert ended == (0, "")
     module.write_text("no module")
-    status, said = _run_in_dkms_source(tmp_path / "two", "efuse.module.check", module, vmlinux)
+    status, output = _run_in_dkms_source(tmp_path / "two", "efuse.module.check", module, vmlinux)
     assert status == 1
-    assert said.startswith("efuse: the types of some cannot be read: Exec format error (ENOEXEC)")
-    assert "\ntry: " in said
-    _, said = _run_in_dkms_source(tmp_path / "three", "efuse.module.check", module, module)
-    assert said.startswith(f"efuse: the types of {module} cannot be read: Exec format error")
+    assert output.startswith("efuse: the types of some cannot be read: Exec format error (ENOEXEC)")
+    assert "\ntry: " in output
+    _, output = _run_in_dkms_source(tmp_path / "three", "efuse.module.check", module, module)
+    assert output.startswith(f"efuse: the types of {module} cannot be read: Exec format error")
 
 
 @pytest.mark.parametrize(
@@ -420,9 +420,9 @@ def test_dkms_source_of_csd(tmp_path: Path) -> None:
 def test_dkms_is_told_to_add_build_and_install(
     of: build.Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = tmp_path / "said"
+    output = tmp_path / "output"
     fake = tmp_path / "dkms"
-    fake.write_text(f'#!/bin/sh\necho "$@" >>{said}\n')
+    fake.write_text(f'#!/bin/sh\necho "$@" >>{output}\n')
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
@@ -431,10 +431,10 @@ def test_dkms_is_told_to_add_build_and_install(
     name = f"{of.package}/{efuse.__version__}"
     told = [f"add {name}", f"build {name} -k 6.12.1", f"install {name} -k 6.12.1"]
     dkms.install("6.12.1", of, say=lambda _text: None)
-    assert said.read_text().splitlines() == told
+    assert output.read_text().splitlines() == told
     assert (tmp_path / f"{of.package}-{efuse.__version__}/dkms.conf").is_file()
     dkms.install("6.12.1", of, say=lambda _text: None)
-    assert said.read_text().splitlines() == [*told, f"remove {name} --all", *told]
+    assert output.read_text().splitlines() == [*told, f"remove {name} --all", *told]
 
 
 def test_dkms_missing_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,8 +124,8 @@ def test_files_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.usefixtures("sysfs")
 def test_files_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    said = json.loads(_efuse(capsys, "maps", "files", "/mnt/a", "--json"))
-    assert said["files"][0] == {
+    output = json.loads(_efuse(capsys, "maps", "files", "/mnt/a", "--json"))
+    assert output["files"][0] == {
         "nodeid": 7,
         "path": "a/b",
         "blocks": 4,
@@ -133,7 +133,7 @@ def test_files_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         "misses": 10,
         "hit_ratio": 0.75,
     }
-    assert (said["capacity"], said["used"], said["evicted"]) == (64, 5, 2)
+    assert (output["capacity"], output["used"], output["evicted"]) == (64, 5, 2)
 
 
 @pytest.mark.usefixtures("sysfs")

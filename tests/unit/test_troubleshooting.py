@@ -14,18 +14,20 @@ _ROWS = dict(re.findall(r"^\| `(.+?)` \| (.+) \|$", _TEXT, re.MULTILINE))
 _SOURCES = [*(ROOT / "libefuse").glob("*.c"), *(ROOT / "kernel_patches/src").rglob("*.c")]
 _SOURCES += (ROOT / "csd/src").rglob("*.c")
 _MESSAGES = {
-    said: place for said, place in {**in_python(), **in_c(*_SOURCES)}.items() if said.strip("…")
+    output: place
+    for output, place in {**in_python(), **in_c(*_SOURCES)}.items()
+    if output.strip("…")
 }
 
 
 def test_every_message_has_an_entry() -> None:
-    missing = {said: place for said, place in _MESSAGES.items() if said not in _ROWS}
+    missing = {output: place for output, place in _MESSAGES.items() if output not in _ROWS}
     assert missing == {}
 
 
 def test_every_entry_is_of_a_message() -> None:
     others = {*ERRORS, *REASONS}
-    assert [said for said in _ROWS if said not in _MESSAGES and said not in others] == []
+    assert [output for output in _ROWS if output not in _MESSAGES and output not in others] == []
 
 
 def test_no_entry_is_there_twice() -> None:
@@ -41,7 +43,7 @@ def test_every_exception_and_every_reason_has_an_entry() -> None:
 
 def test_messages_are_found() -> None:
     """One message of each kind: plain, with values, of click, of a log, of a result, in C."""
-    for said in (
+    for output in (
         "the attached programs have no data cache",
         "inode … cannot be invalidated: …",
         "give a number and M or G, such as 4G",
@@ -50,4 +52,4 @@ def test_messages_are_found() -> None:
         "efuse: no channels: …",
         "the structures of efuse are read-only",
     ):
-        assert said in _MESSAGES
+        assert output in _MESSAGES

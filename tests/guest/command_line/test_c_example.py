@@ -31,8 +31,8 @@ def _mounted(program: Path, lower: Path, mountpoint: Path) -> Iterator[Connectio
     words = [*EFUSE, "run", "--require", "--", program, "-f", lower, mountpoint]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as daemon:
         assert daemon.stderr
-        said = daemon.stderr.readline()
-        assert said.startswith(f"{mountpoint}: eFuse"), said + daemon.stderr.read()
+        output = daemon.stderr.readline()
+        assert output.startswith(f"{mountpoint}: eFuse"), output + daemon.stderr.read()
         try:
             yield Connection(find(mountpoint).connection)
         finally:

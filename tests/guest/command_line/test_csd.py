@@ -138,13 +138,13 @@ def test_run_prints_what_a_function_emits(disk: Device, files: Path) -> None:
     items = [(key, b"%08d" % key * 8) for key in range(5000)]
     (files / "tree").write_bytes(build(items))
     os.sync()
-    said = csd("run", "grep", "--pattern", "line 7", files / "log")
-    assert said.stdout == run("grep", "-aF", "line 7", files / "log").stdout
-    assert said.stderr == f"grep: {BLOCKS} blocks at the device\n"
-    said = csd("run", "btree_lookup", "--place", "device", "4711", files / "tree")
-    assert said.stdout == f"value  {dict(items)[4711].hex()}\n"
+    printed = csd("run", "grep", "--pattern", "line 7", files / "log")
+    assert printed.stdout == run("grep", "-aF", "line 7", files / "log").stdout
+    assert printed.stderr == f"grep: {BLOCKS} blocks at the device\n"
+    printed = csd("run", "btree_lookup", "--place", "device", "4711", files / "tree")
+    assert printed.stdout == f"value  {dict(items)[4711].hex()}\n"
     # The header, the root and a leaf.
-    assert said.stderr == "btree_lookup: 3 blocks at the device\n"
+    assert printed.stderr == "btree_lookup: 3 blocks at the device\n"
 
 
 def test_remove_and_power_off_of_a_mounted_device_fail(disk: Device, files: Path) -> None:
@@ -183,9 +183,9 @@ def test_set_changes_attributes_or_reports_why_it_cannot(disk: Device) -> None:
 
 
 def test_run_over_a_file_on_no_device_reports_the_kernel(log: Path) -> None:
-    said = csd("run", "count", "--pattern", "error", log)
-    assert said.stdout == f"lines    3000\nmatches  3000\nsize     {len(LOG)}\n"
-    assert said.stderr == f"count: {BLOCKS} blocks in the kernel: {Why.NO_DEVICE.description}\n"
+    printed = csd("run", "count", "--pattern", "error", log)
+    assert printed.stdout == f"lines    3000\nmatches  3000\nsize     {len(LOG)}\n"
+    assert printed.stderr == f"count: {BLOCKS} blocks in the kernel: {Why.NO_DEVICE.description}\n"
 
 
 def test_run_without_the_module_uses_the_reference_implementation(log: Path) -> None:
@@ -221,8 +221,8 @@ def test_loaded_function_is_used_by_every_user(log: Path) -> None:
         assert found["result"] == FOUND
         assert found["blocks"]["kernel"] == BLOCKS
         assert not found["loaded_for_this"]
-        said = as_nobody("run", "count", "--pattern", "error", log, "--json")
-        assert json.loads(said.stdout) == found
+        printed = as_nobody("run", "count", "--pattern", "error", log, "--json")
+        assert json.loads(printed.stdout) == found
         assert "EEXIST" in csd("load", "count", status=1).stderr
     finally:
         csd("unload", "count")
@@ -231,8 +231,8 @@ def test_loaded_function_is_used_by_every_user(log: Path) -> None:
 
 
 def test_run_by_an_unprivileged_user_uses_the_reference_implementation(log: Path) -> None:
-    said = as_nobody("run", "count", "--pattern", "error", log, "--json")
-    found = json.loads(said.stdout)
+    printed = as_nobody("run", "count", "--pattern", "error", log, "--json")
+    found = json.loads(printed.stdout)
     assert found["result"] == FOUND
     assert found["blocks"]["daemon"] == BLOCKS
     assert found["why"].startswith("count is not loaded, and cannot be: ")
@@ -250,9 +250,9 @@ def test_function_of_a_c_file_is_loaded_and_run(log: Path, tmp_path: Path) -> No
     (tmp_path / "copy.c").write_text(COPY)
     csd("load", tmp_path / "copy.c")
     try:
-        said = csd("run", "copy", log)
-        assert said.stdout == LOG.decode()
-        assert said.stderr.startswith(f"copy: {BLOCKS} blocks in the kernel: ")
+        printed = csd("run", "copy", log)
+        assert printed.stdout == LOG.decode()
+        assert printed.stderr.startswith(f"copy: {BLOCKS} blocks in the kernel: ")
         assert csd_json("run", "copy", log)["result"] == {"output": LOG.hex()}
         assert "EMSGSIZE" in csd("run", "copy", "--args", "00", log, status=1).stderr
     finally:

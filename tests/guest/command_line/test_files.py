@@ -102,11 +102,11 @@ def test_maps_files_prints_the_counts(mountpoint: Path) -> None:
         for _ in range(2):
             read_direct(m / "f", SIZE + BLOCK)
         words = ("maps", "files", str(m.connection.id))
-        said = json.loads(efuse(*words, "--json"))
+        output = json.loads(efuse(*words, "--json"))
         f = m.call("nodeid", "f")
         hits, misses = _use(m, "f")
         assert (hits, misses) == (BLOCKS, BLOCKS + 1)
-        assert said["files"] == [
+        assert output["files"] == [
             {
                 "nodeid": f,
                 "path": "f",

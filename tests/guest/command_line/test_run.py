@@ -251,5 +251,5 @@ print(os.readlink(f"/proc/self/fd/{fd}"), os.get_inheritable(fd))
 def test_shim_gives_fuseblk_the_device_of_plain_fuse(tmp_path: Path) -> None:
     environment = {**os.environ, "LD_PRELOAD": str(preload_library())}
     words = [sys.executable, "-c", _FUSEBLK, tmp_path]
-    said = subprocess.check_output(words, env=environment, text=True)
-    assert said.splitlines() == ["/dev/efuse", "/dev/fuse False"]
+    output = subprocess.check_output(words, env=environment, text=True)
+    assert output.splitlines() == ["/dev/efuse", "/dev/fuse False"]

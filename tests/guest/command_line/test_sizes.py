@@ -147,9 +147,9 @@ def test_data_cache_of_half_the_memory_works(source: Path, mountpoint: Path) -> 
 def test_data_cache_larger_than_the_memory_fails(source: Path, mountpoint: Path) -> None:
     size = 2 * _memory("MemTotal") >> 20
     words = ["mount", "passthrough", source, mountpoint, "--require", "--data-cache", f"{size}M"]
-    said, hint = run_efuse(*words, status=1).stderr.splitlines()
-    assert f"cannot create map 'blocks' of {size * 256} entries, {size} MiB: " in said
-    assert said.endswith("(ENOMEM)")
+    output, hint = run_efuse(*words, status=1).stderr.splitlines()
+    assert f"cannot create map 'blocks' of {size * 256} entries, {size} MiB: " in output
+    assert output.endswith("(ENOMEM)")
     assert hint.startswith("try: the machine")
     assert "--data-cache" in hint
     assert not os.path.ismount(mountpoint)

@@ -88,7 +88,7 @@ def test_daemon_with_channels_shows_the_lower_files(
         change_names(mountpoint)
         assert facts(mountpoint) == facts(source)
         assert daemon.brought() > before
-        assert "no channels" not in daemon.said()
+        assert "no channels" not in daemon.output()
         assert daemon.end() == 0
 
 
@@ -180,7 +180,7 @@ def test_daemon_linked_with_libefuse_uses_channels(mountpoint: Path) -> None:
         assert os.listdir(mountpoint) == ["hello"]
         assert daemon.brought() > 0
         assert daemon.end() == 0
-        assert daemon.said() == ""
+        assert daemon.output() == ""
 
 
 # Handlers that block
@@ -367,7 +367,7 @@ def test_daemon_works_without_channels(
         write_and_compare(mountpoint, lower)
         assert mapped(daemon.pid) == 0
         assert daemon.brought() == 0
-        assert "no channels" not in daemon.said()
+        assert "no channels" not in daemon.output()
         assert daemon.end() == 0
 
 
@@ -378,7 +378,7 @@ def test_daemon_of_libfuse_2_works_without_channels_or_messages(
         write_and_compare(mountpoint, lower)
         assert mapped(daemon.pid) == 0
         assert daemon.brought() == 0
-        assert daemon.said() == ""
+        assert daemon.output() == ""
         assert daemon.end() == 0
 
 
@@ -396,5 +396,5 @@ def test_daemon_that_cannot_make_channels_says_why(lower: Path, mountpoint: Path
     """The daemon may open too few files."""
     words = ["prlimit", "--nofile=5", *passthrough_ll(lower), mountpoint]
     with started(words, mountpoint) as daemon:
-        until(lambda: "efuse: no channels: Too many open files" in daemon.said())
+        until(lambda: "efuse: no channels: Too many open files" in daemon.output())
         assert daemon.brought() == 0

@@ -55,7 +55,7 @@ class Build:
             maps = Path(f"/proc/{daemon.pid}/maps").read_text()
             assert all(f"/{library}" in maps for library in self.libraries)
             yield daemon
-            assert not any(report in daemon.said() for report in _REPORTS), daemon.said()
+            assert not any(report in daemon.output() for report in _REPORTS), daemon.output()
 
 
 @pytest.fixture(params=[ADDRESS, THREAD], ids=["address", "thread"])
@@ -108,7 +108,7 @@ def test_end_under_load_gives_no_sanitizer_reports(
         assert all(each.result(DEADLINE_S) for each in callers)
         for root in roots:
             os.close(root)
-        assert status == (1 if how == "signal" else 0), daemon.said()
+        assert status == (1 if how == "signal" else 0), daemon.output()
 
 
 def test_handlers_of_every_kind_give_no_sanitizer_reports(build: Build, mountpoint: Path) -> None:

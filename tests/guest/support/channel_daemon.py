@@ -92,11 +92,11 @@ def sshfs(source: Path) -> list[str]:
 class ChannelDaemon:
     """A running daemon with its mounted file system."""
 
-    def __init__(self, process: subprocess.Popen[bytes], mountpoint: Path, said: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], mountpoint: Path, output: Path) -> None:
         self.process = process
         self.path = mountpoint
         self.connection = Connection(find(mountpoint).connection)
-        self._said = said
+        self._output = output
 
     @property
     def pid(self) -> int:
@@ -113,9 +113,9 @@ class ChannelDaemon:
         assert self.process.stdout
         return self.process.stdout.readline()
 
-    def said(self) -> str:
+    def output(self) -> str:
         """Return what the daemon has written to standard error."""
-        return self._said.read_text(errors="replace")
+        return self._output.read_text(errors="replace")
 
     def wait_for_channels(self, number: int = CPUS) -> None:
         """Wait until the daemon has *number* channels: it opens them after it has mounted."""
@@ -165,8 +165,8 @@ def waiting(pid: int) -> list[int]:
     return found
 
 
-def _is_mounted(mountpoint: Path, process: subprocess.Popen[bytes], said: Path) -> bool:
-    assert process.poll() is None, f"it ended with {process.returncode}: {said.read_text()}"
+def _is_mounted(mountpoint: Path, process: subprocess.Popen[bytes], output: Path) -> bool:
+    assert process.poll() is None, f"it ended with {process.returncode}: {output.read_text()}"
     try:
         find(mountpoint)
     except ControlError:
@@ -198,13 +198,13 @@ def started(
         *(f"{k}={v}" for k, v in settings.items()),
         *map(str, words),
     ]
-    with tempfile.NamedTemporaryFile() as said:
+    with tempfile.NamedTemporaryFile() as output:
         process = subprocess.Popen(
-            [*command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said
+            [*command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output
         )
         try:
-            until(lambda: _is_mounted(mountpoint, process, Path(said.name)))
-            yield ChannelDaemon(process, mountpoint, Path(said.name))
+            until(lambda: _is_mounted(mountpoint, process, Path(output.name)))
+            yield ChannelDaemon(process, mountpoint, Path(output.name))
         finally:
             process.kill()
             process.wait(DEADLINE_S)

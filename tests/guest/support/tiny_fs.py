@@ -87,7 +87,7 @@ def serve(mountpoint: Path, timeout_s: float = 0) -> Iterator[Tiny]:
     assert daemon.stdout is not None
     try:
         line = daemon.stdout.readline()
-        assert line == "mounted\n", f"the file system said {line!r}"
+        assert line == "mounted\n", f"the file system printed {line!r}"
         device = os.stat(mountpoint).st_dev
         yield Tiny(mountpoint, os.minor(device))
     finally:
