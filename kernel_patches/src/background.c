@@ -9,8 +9,9 @@
  * until they are answered.
  *
  * Each WRITE is a work item of its own, so that a WRITE that waits for its backing file does not
- * hold up others. FUSE never has two WRITEs of the same page in flight, so their order does not
- * matter. The workqueue is made by io/deferred.c.
+ * hold up others. Their order does not matter: FUSE never has two of the same page in flight, and
+ * no task stores to a page while the WRITE of a write(2) holds it (see cache/page_stores.c). The
+ * workqueue is made by io/deferred.c.
  */
 #include "efuse_i.h"
 #include "core/trace.h"

@@ -102,8 +102,9 @@ struct efuse_page_range {
 /**
  * struct efuse_pages - what is known of an inode's pages in FUSE's page cache
  * @past: pages that a WRITE to a backing file goes past: they must not be stored to
- * @through: pages that hold the bytes of WRITEs that the daemon has not answered: they are not
- *	     dropped
+ * @through: pages that hold the bytes of a WRITE that the daemon has not answered: they are not
+ *	     dropped, and must not be stored to
+ * @refused: whether a page of @through was to be dropped. Its pages are dropped at its end
  * @dropped: for each index where a void page was dropped before a store: the epoch since which the
  *	     next page there is true (see page_stores.c). An entry is read and set under the lock of
  *	     the page, and removed when the page is written back, or all pages of the file are
@@ -112,6 +113,7 @@ struct efuse_page_range {
 struct efuse_pages {
 	struct efuse_page_range past;
 	struct efuse_page_range through;
+	bool refused;
 	struct xarray dropped;
 };
 
@@ -196,6 +198,8 @@ void efuse_attrs_came(struct inode *inode);
 void efuse_permission(struct mnt_idmap *idmap, struct inode *inode);
 void efuse_acl_asked(struct inode *inode, int type);
 
+void efuse_strip_listed(struct fuse_entry_out *entry); /* see timeouts.c */
+
 /* Checks of FUSE's own caches when they are used: see kept.c; efuse_inode_evicted(): changes.c. */
 u64 efuse_time(u64 secs, u32 nsecs, u64 plain);
 bool efuse_dentry_ended(const struct dentry *entry, u64 time);
@@ -209,8 +213,8 @@ void efuse_refresh_pages(struct inode *inode);
 void efuse_refresh_mapped(struct inode *inode);
 vm_fault_t efuse_page_mkwrite(struct vm_fault *vmf);
 int efuse_pages_behind(struct file *file, loff_t pos);
-size_t efuse_fault_in(unsigned int filled, const struct iov_iter *iter, size_t bytes);
-void efuse_through_begin(struct inode *inode, pgoff_t index);
+size_t efuse_fault_in(unsigned int filled, const struct iov_iter *iter, size_t bytes, size_t most);
+void efuse_through_begin(struct folio *folio);
 void efuse_through_end(struct inode *inode, int err);
 #ifdef EFUSE_HAS_FOLIOS
 struct folio *efuse_fresh_folio(struct address_space *mapping, pgoff_t index);
@@ -218,14 +222,20 @@ struct folio *efuse_fresh_folio(struct address_space *mapping, pgoff_t index);
 struct page *efuse_fresh_page(struct address_space *mapping, pgoff_t index);
 #endif
 void efuse_folio_cleaned(struct folio *folio);
+bool efuse_release_folio(struct folio *folio, gfp_t gfp);
+void efuse_free_folio(struct folio *folio);
 #ifdef EFUSE_HAS_WRITEPAGES
 bool fuse_range_is_writeback(struct inode *inode, pgoff_t idx_from, pgoff_t idx_to);
 #endif
 #ifdef EFUSE_HAS_IOMAP_WRITE_OPS
 struct iomap_iter;
 struct folio *efuse_write_folio(struct iomap_iter *iter, loff_t pos, unsigned int len);
+int efuse_fill_folio(struct file *file, struct folio *folio, size_t off, size_t len,
+		     int (*fill)(struct file *file, struct folio *folio, size_t off, size_t len));
 #else
 struct folio *efuse_write_folio(struct address_space *mapping, loff_t pos);
+int efuse_fill_page(struct file *file, struct page *page,
+		    int (*fill)(struct file *file, struct page *page));
 #endif
 
 /* Notifications of the daemon: see notify.c. */

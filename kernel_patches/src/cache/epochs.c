@@ -276,11 +276,17 @@ u64 efuse_epoch_word(const struct efuse_conn *ec, u16 bucket)
 	return efuse_word(&ec->buckets, bucket);
 }
 
-/* The epoch of the last change of a bucket that has ended, or the floor if that is later. */
+/*
+ * The epoch of the last change of a bucket that has ended, or the floor if that is later. For a
+ * bucket that keeps no changes, this is the present epoch.
+ */
 u64 efuse_epoch_last(const struct efuse_conn *ec, u16 bucket)
 {
-	return max_t(u64, efuse_last_change(efuse_epoch_word(ec, bucket)),
-		     atomic64_read(&ec->floor));
+	u64 word = efuse_epoch_word(ec, bucket);
+
+	if (unlikely(efuse_in_flight(word) == EFUSE_IN_FLIGHT_MAX))
+		return efuse_epoch_now(ec);
+	return max_t(u64, efuse_last_change(word), atomic64_read(&ec->floor));
 }
 
 /* The number of changes of a bucket that are in flight. */

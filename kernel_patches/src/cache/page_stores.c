@@ -18,6 +18,50 @@
 #include <linux/iomap.h>
 #endif
 
+/*
+ * A clean void page is dropped before bytes are stored to it, since its old bytes would be written
+ * back with the stored ones. It is read again then. The inode's epoch does not tell that the new
+ * page is true, since other pages of the file are still void. So a dropped page has an entry in
+ * efuse_pages.dropped until it is written back: the epoch before the drop. If changes go on, the
+ * page is read again until a READ crosses no change; the task can be killed. A page that direct
+ * I/O stores to counts as dirty: it is written back as a whole anyway.
+ *
+ * A change that is in flight does not matter here: its end voids what is read before.
+ */
+
+/* The epoch of the last change that has bypassed FUSE's pages of a file. */
+static u64 efuse_pages_last(const struct efuse_conn *ec, struct inode *inode)
+{
+	return efuse_epoch_last(ec, efuse_bucket_inode(get_node_id(inode), EFUSE_KIND_PAGES));
+}
+
+/* Is a locked folio clean and void? Sets @now to an epoch from before the look. */
+static bool efuse_folio_void(const struct efuse_conn *ec, struct inode *inode, struct folio *folio,
+			     pgoff_t index, u64 *now)
+{
+	struct fuse_inode *fi = get_fuse_inode(inode);
+	void *entry;
+	u64 last;
+
+	*now = efuse_epoch_now(ec);
+	last = efuse_pages_last(ec, inode);
+	if (likely(last <= READ_ONCE(fi->efuse_epoch)) || efuse_folio_stored(folio))
+		return false;
+	entry = xa_load(&fi->efuse_pages.dropped, index);
+	return !entry || last > xa_to_value(entry);
+}
+
+/* Drop a void folio, which is locked. The next one is true since @now. Returns 0 or -ENOMEM. */
+static int efuse_folio_discard(struct inode *inode, struct folio *folio, pgoff_t index, u64 now)
+{
+	struct xarray *dropped = &get_fuse_inode(inode)->efuse_pages.dropped;
+	int err = xa_err(xa_store(dropped, index, xa_mk_value(now), GFP_NOFS));
+
+	if (!err)
+		efuse_folio_remove(inode->i_mapping, folio);
+	return err;
+}
+
 /* A write(2) to the pages of a write-back mount, which makes each page dirty as a whole. */
 
 /* Wait for the WRITEs of a folio that are under way. Returns 0, or a negative errno if killed. */
@@ -31,29 +75,35 @@ static int efuse_folio_wait(struct inode *inode, struct folio *folio)
 /*
  * Unlock, release and drop a void folio. If a WRITE of the folio is under way, wait for that, and
  * leave the drop to the next call: the folio's old bytes would be written over the new content
- * together with the bytes that the caller writes.
+ * together with the bytes that the caller writes. Where FUSE waits for the WRITE of a true folio as
+ * well, wait here: the folio may be void afterwards.
  *
  * Returns 0 if the folio is to be used, and is still locked; -EAGAIN if the caller is to get the
- * folio again; or another negative errno if the caller is being killed.
+ * folio again; -ENOMEM; or another negative errno if the caller is being killed.
  */
 static int efuse_folio_renew(struct folio *folio)
 {
 	struct inode *inode = folio->mapping->host;
 	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
-	int err = -EAGAIN;
+	bool is_void;
+	int err;
+	u64 now;
 
-	if (!ec || !folio_test_uptodate(folio) || efuse_folio_stored(folio) ||
-	    efuse_pages_true(ec, inode))
+	if (!ec)
 		return 0;
-	if (efuse_folio_writes(inode, folio)) {
+	is_void = folio_test_uptodate(folio) &&
+		  efuse_folio_void(ec, inode, folio, folio->index, &now);
+	if ((is_void || efuse_write_waits()) && efuse_folio_writes(inode, folio)) {
 		folio_unlock(folio);
-		err = efuse_folio_wait(inode, folio) ?: -EAGAIN;
+		err = efuse_folio_wait(inode, folio);
+	} else if (is_void) {
+		err = efuse_folio_discard(inode, folio, folio->index, now);
+		folio_unlock(folio);
 	} else {
-		efuse_folio_remove(inode->i_mapping, folio);
-		folio_unlock(folio);
+		return 0;
 	}
 	folio_put(folio);
-	return err;
+	return err ?: -EAGAIN;
 }
 
 /* Get a folio that a write(2) fills: locked, and not of a void content unless it is dirty. */
@@ -162,6 +212,81 @@ struct folio *efuse_write_folio(struct address_space *mapping, loff_t pos)
 
 #endif
 
+/* A write(2) to a part of a page that is absent: FUSE reads the page first. */
+
+static u64 efuse_fill_begin(struct inode *inode)
+{
+	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
+
+	return ec ? efuse_epoch_now(ec) : 0;
+}
+
+/* Has no change crossed a READ that was sent after efuse_fill_begin()? */
+static bool efuse_fill_true(struct inode *inode, u64 epoch)
+{
+	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
+
+	return !ec || efuse_pages_last(ec, inode) <= epoch;
+}
+
+#ifdef EFUSE_HAS_IOMAP_WRITE_OPS
+/**
+ * efuse_fill_folio - read a folio that a write(2) changes a part of
+ * @file: the file
+ * @folio: the folio, locked
+ * @off: in the folio, of the first byte
+ * @len: in bytes
+ * @fill: reads
+ *
+ * A READ that has crossed a change may have brought the bytes from before. The folio becomes dirty,
+ * and they would be written back over the new content. So it is read again.
+ *
+ * Return: 0; a negative errno of @fill; or -EINTR if the caller is being killed.
+ */
+int efuse_fill_folio(struct file *file, struct folio *folio, size_t off, size_t len,
+		     int (*fill)(struct file *file, struct folio *folio, size_t off, size_t len))
+{
+	struct inode *inode = folio->mapping->host;
+	u64 epoch;
+	int err;
+
+	do {
+		epoch = efuse_fill_begin(inode);
+		err = fill(file, folio, off, len);
+		if (err || likely(efuse_fill_true(inode, epoch)))
+			return err;
+	} while (!fatal_signal_pending(current));
+	return -EINTR;
+}
+#else
+/**
+ * efuse_fill_page - read a page that a write(2) changes a part of
+ * @file: the file
+ * @page: the page, locked
+ * @fill: reads
+ *
+ * A READ that has crossed a change may have brought the bytes from before. The page becomes dirty,
+ * and they would be written back over the new content. So it is read again.
+ *
+ * Return: 0; a negative errno of @fill; or -EINTR if the caller is being killed.
+ */
+int efuse_fill_page(struct file *file, struct page *page,
+		    int (*fill)(struct file *file, struct page *page))
+{
+	struct inode *inode = page_folio(page)->mapping->host;
+	u64 epoch;
+	int err;
+
+	do {
+		epoch = efuse_fill_begin(inode);
+		err = fill(file, page);
+		if (err || likely(efuse_fill_true(inode, epoch)))
+			return err;
+	} while (!fatal_signal_pending(current));
+	return -EINTR;
+}
+#endif
+
 /*
  * Stores through maps, while a WRITE of the same pages is carried out.
  *
@@ -170,8 +295,8 @@ struct folio *efuse_write_folio(struct address_space *mapping, loff_t pos)
  * pages may come into it with the bytes from before. No task stores to such a page meanwhile, and
  * the pages are dropped when the WRITE is done.
  *
- * While a WRITE goes through FUSE's pages, they hold its bytes, and stay. A void one is not stored
- * to meanwhile, and is dropped afterwards.
+ * While a WRITE goes through FUSE's pages, they hold its bytes, and stay. No task stores to them
+ * meanwhile: write-back of the store could overtake the WRITE.
  */
 
 /* How long a page fault waits before it returns to be taken again. It may hold the mmap_lock. */
@@ -180,54 +305,36 @@ struct folio *efuse_write_folio(struct address_space *mapping, loff_t pos)
 /* What a store to a locked folio has to do. */
 enum efuse_store {
 	EFUSE_STORE_NOW,
-	EFUSE_STORE_WAITS,	/* for a WRITE of the folio */
+	EFUSE_STORE_WAITS,	/* for a WRITE that goes past the folio */
+	EFUSE_STORE_FOLLOWS,	/* a WRITE that goes through the folio */
 	EFUSE_STORE_READS,	/* the folio again: it was dropped */
 	EFUSE_STORE_NO_MEMORY,
 };
 
-/*
- * A clean void page is dropped before a store, since its old bytes would be written back with the
- * stored ones. The next fault reads the page again. The inode's epoch does not tell that the new
- * page is true, since other pages of the file are still void. So a dropped page has an entry in
- * efuse_pages.dropped until it is written back: the epoch before the drop. If changes go on, the
- * store goes on reading the page until a READ crosses no change; its task can be killed. A page
- * that direct I/O stores to counts as dirty: it is written back as a whole anyway.
- *
- * A change that is in flight does not matter here: its end voids what is read before.
- */
 static enum efuse_store efuse_folio_store(struct inode *inode, struct folio *folio, pgoff_t index)
 {
 	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
 	struct efuse_pages *pages = &get_fuse_inode(inode)->efuse_pages;
-	u64 now, last;
-	void *entry;
+	u64 now;
 
 	if (unlikely(efuse_folio_in(&pages->past, folio)))
 		return EFUSE_STORE_WAITS;
 	if (!ec)
 		return EFUSE_STORE_NOW;
-	now = efuse_epoch_now(ec);
-	last = efuse_epoch_last(ec, efuse_bucket_inode(get_node_id(inode), EFUSE_KIND_PAGES));
-	if (likely(last <= READ_ONCE(get_fuse_inode(inode)->efuse_epoch)) ||
-	    efuse_folio_stored(folio) || efuse_folio_writes(inode, folio))
+	if (unlikely(efuse_folio_in(&pages->through, folio)))
+		return EFUSE_STORE_FOLLOWS;
+	if (likely(!efuse_folio_void(ec, inode, folio, index, &now)) ||
+	    efuse_folio_writes(inode, folio))
 		return EFUSE_STORE_NOW;
-	entry = xa_load(&pages->dropped, index);
-	if (entry && last <= xa_to_value(entry))
-		return EFUSE_STORE_NOW;
-	if (efuse_folio_in(&pages->through, folio))
-		return EFUSE_STORE_WAITS;
-	if (xa_is_err(xa_store(&pages->dropped, index, xa_mk_value(now), GFP_NOFS)))
-		return EFUSE_STORE_NO_MEMORY;
-	efuse_folio_remove(inode->i_mapping, folio);
-	return EFUSE_STORE_READS;
+	return efuse_folio_discard(inode, folio, index, now) ? EFUSE_STORE_NO_MEMORY :
+							       EFUSE_STORE_READS;
 }
 
-/* Wait until no WRITE of the folio's pages is under way, or for a moment. */
-static void efuse_store_wait(struct efuse_pages *pages, struct folio *folio)
+/* Wait until no WRITE covers the folio, or for a moment. Returns whether none does. */
+static bool efuse_store_wait(struct efuse_pages *pages, const struct efuse_page_range *range,
+			     struct folio *folio)
 {
-	wait_var_event_timeout(pages, !efuse_folio_in(&pages->past, folio) &&
-				      !efuse_folio_in(&pages->through, folio),
-			       EFUSE_STORE_JIFFIES);
+	return wait_var_event_timeout(pages, !efuse_folio_in(range, folio), EFUSE_STORE_JIFFIES);
 }
 
 /**
@@ -235,8 +342,9 @@ static void efuse_store_wait(struct efuse_pages *pages, struct folio *folio)
  * @vmf: the fault, its page locked
  *
  * The store waits for a WRITE that goes past the page, because the page would be written back over
- * the WRITE's bytes. A void page is dropped, because its old bytes would be written back over the
- * new content.
+ * the WRITE's bytes, and for a WRITE that goes through the page, which could be carried out after
+ * the write-back of the store. A void page is dropped, because its old bytes would be written back
+ * over the new content.
  *
  * Context: process context, sleeps if such a WRITE is under way.
  * Return: VM_FAULT_LOCKED, or, with the page unlocked, VM_FAULT_NOPAGE to take the fault again,
@@ -245,16 +353,21 @@ static void efuse_store_wait(struct efuse_pages *pages, struct folio *folio)
 vm_fault_t efuse_page_mkwrite(struct vm_fault *vmf)
 {
 	struct inode *inode = file_inode(vmf->vma->vm_file);
+	struct efuse_pages *pages = &get_fuse_inode(inode)->efuse_pages;
 	struct folio *folio = page_folio(vmf->page);
 	enum efuse_store store = efuse_folio_store(inode, folio, vmf->pgoff);
 
+	/* The lock is kept, so that the next WRITE of the same page comes after the store. */
+	if (unlikely(store == EFUSE_STORE_FOLLOWS) &&
+	    efuse_store_wait(pages, &pages->through, folio))
+		store = efuse_folio_store(inode, folio, vmf->pgoff);
 	if (likely(store == EFUSE_STORE_NOW)) {
 		folio_set_checked(folio);
 		return VM_FAULT_LOCKED;
 	}
 	folio_unlock(folio);
 	if (store == EFUSE_STORE_WAITS)
-		efuse_store_wait(&get_fuse_inode(inode)->efuse_pages, folio);
+		efuse_store_wait(pages, &pages->past, folio);
 	if (fatal_signal_pending(current))
 		return VM_FAULT_SIGBUS;
 	return store == EFUSE_STORE_NO_MEMORY ? VM_FAULT_OOM : VM_FAULT_NOPAGE;
@@ -301,23 +414,68 @@ struct page *efuse_fresh_page(struct address_space *mapping, pgoff_t index)
  * @filled: pages that the next WRITE has already
  * @iter: the buffer
  * @bytes: of the buffer, for one page more
+ * @most: of the buffer, for the whole WRITE
  *
  * A store waits for the WRITE of its page, perhaps with the caller's mmap_lock. A fault may need
  * that lock. So the buffer is faulted in before the WRITE has pages, and not between them.
  *
  * Context: process context, may sleep.
- * Return: the bytes that are not present.
+ * Return: how many of the first @bytes are not present.
  */
-size_t efuse_fault_in(unsigned int filled, const struct iov_iter *iter, size_t bytes)
+size_t efuse_fault_in(unsigned int filled, const struct iov_iter *iter, size_t bytes, size_t most)
 {
 	size_t left;
 
-	if (!filled)
-		return fault_in_iov_iter_readable(iter, bytes);
+	if (!filled) {
+		most = min(most, iov_iter_count(iter));
+		left = fault_in_iov_iter_readable(iter, most);
+		return left > most - bytes ? left - (most - bytes) : 0;
+	}
 	pagefault_disable();
 	left = fault_in_iov_iter_readable(iter, bytes);
 	pagefault_enable();
 	return left;
+}
+
+/*
+ * Wait for the WRITEs of pages of a range. Returns 1 if there were any, 0 if there were none, or a
+ * negative errno if the caller is being killed.
+ */
+static int efuse_pages_wait(struct inode *inode, pgoff_t first, pgoff_t last)
+{
+	bool waits = efuse_copy_pending(inode, first, last);
+	int err = waits ? efuse_copy_wait(inode, first, last) : 0;
+	struct folio_batch batch;
+	pgoff_t next = first;
+	unsigned int i;
+
+	folio_batch_init(&batch);
+	while (!err && filemap_get_folios_tag(inode->i_mapping, &next, last,
+					      PAGECACHE_TAG_WRITEBACK, &batch)) {
+		waits = true;
+		for (i = 0; !err && i < folio_batch_count(&batch); i++)
+			err = folio_wait_writeback_killable(batch.folios[i]);
+		folio_batch_release(&batch);
+	}
+	return err ?: waits;
+}
+
+/*
+ * Drop the clean pages of a range, also those that are being written back. Returns 1 if a page is
+ * left, 0 if none is, or a negative errno if the caller is being killed.
+ */
+static int efuse_pages_drop_clean(struct inode *inode, loff_t pos, size_t len)
+{
+	int waited;
+
+	do {
+		if (efuse_pages_drop(inode, pos, len))
+			return 0;
+		if (fatal_signal_pending(current))
+			return -EINTR;
+		waited = efuse_pages_wait(inode, pos >> PAGE_SHIFT, (pos + len - 1) >> PAGE_SHIFT);
+	} while (waited > 0);
+	return waited ?: 1;
 }
 
 /**
@@ -344,10 +502,9 @@ int efuse_pages_behind(struct file *file, loff_t pos)
 	if (err || pos <= end)
 		return err;
 	if (ec && !fc->writeback_cache && !asks) {
-		if (efuse_pages_drop(inode, end, pos - end))
-			return 0;
-		if (fatal_signal_pending(current))
-			return -EINTR;
+		err = efuse_pages_drop_clean(inode, end, pos - end);
+		if (err <= 0)
+			return err;
 	}
 	truncate_pagecache_range(inode, end, pos - 1);
 	return 0;

@@ -16,6 +16,7 @@
 
 #include <linux/mm.h>
 #include <linux/pagemap.h>
+#include <linux/rmap.h>
 #include <linux/sched/signal.h>
 #include <linux/wait_bit.h>
 
@@ -77,18 +78,73 @@ void efuse_past_end(struct inode *inode)
 }
 
 /**
- * efuse_through_begin - a page of FUSE's page cache holds bytes of a WRITE that is to be sent
- * @inode: the file, locked
- * @index: of the page, which is locked; after the earlier pages of this WRITE
+ * efuse_through_begin - a folio of FUSE's page cache holds bytes of a WRITE that is to be sent
+ * @folio: the folio, locked, its inode locked; after the earlier folios of this WRITE
  *
- * FUSE unlocks the page before the daemon has answered. It is not dropped as void until
- * efuse_through_end().
+ * FUSE unlocks the folio before the daemon has answered, and the WRITE takes its bytes from the
+ * folio. Until efuse_through_end() the folio is not dropped, no reply shortens the file, and no map
+ * stores to the folio: the store might be written back first, and the WRITE would undo it.
  */
-void efuse_through_begin(struct inode *inode, pgoff_t index)
+void efuse_through_begin(struct folio *folio)
 {
-	struct efuse_page_range *through = &get_fuse_inode(inode)->efuse_pages.through;
+	struct fuse_inode *fi = get_fuse_inode(folio->mapping->host);
+	struct efuse_page_range *through = &fi->efuse_pages.through;
 
-	efuse_range_set(through, through->end ? through->first : index, index + 1);
+	efuse_range_set(through, through->end ? through->first : folio->index,
+			folio_next_index(folio));
+	if (!efuse_conn_get(get_fuse_conn(&fi->inode)))
+		return;
+	/* fuse_perform_write() clears it. */
+	if (!test_bit(FUSE_I_SIZE_UNSTABLE, &fi->state))
+		set_bit(FUSE_I_SIZE_UNSTABLE, &fi->state);
+	if (folio_mkclean(folio))
+		folio_mark_dirty(folio);
+}
+
+/*
+ * Does a WRITE through FUSE's pages hold the folio, which is locked and is to be dropped? Then it
+ * is dropped when the WRITE has been answered.
+ */
+static bool efuse_folio_refused(struct inode *inode, struct folio *folio)
+{
+	struct efuse_pages *pages = &get_fuse_inode(inode)->efuse_pages;
+
+	if (likely(!efuse_folio_in(&pages->through, folio)))
+		return false;
+	WRITE_ONCE(pages->refused, true);
+	/* Its barrier pairs with efuse_range_end(), after which efuse_through_end() looks. */
+	return efuse_folio_in(&pages->through, folio);
+}
+
+/**
+ * efuse_release_folio - may a folio be dropped? See address_space_operations::release_folio()
+ * @folio: the folio, locked
+ * @gfp: how memory may be allocated
+ *
+ * FUSE itself drops all pages of a file when it is opened, when the daemon sends a notification,
+ * or when the file has another mtime. A READ that is sent then may overtake a WRITE: it would bring
+ * the old bytes, and the next store to the page would write them over those of the WRITE.
+ *
+ * Return: whether the folio may be dropped.
+ */
+bool efuse_release_folio(struct folio *folio, gfp_t gfp)
+{
+	struct inode *inode = folio->mapping->host;
+
+	if (efuse_conn_get(get_fuse_conn(inode)) && efuse_folio_refused(inode, folio))
+		return false;
+	return efuse_folio_released(folio, gfp);
+}
+
+/**
+ * efuse_free_folio - a folio has left the page cache
+ * @folio: the folio
+ *
+ * Another FUSE mount that gets the folio by splice(2) does not know its flag.
+ */
+void efuse_free_folio(struct folio *folio)
+{
+	folio_clear_checked(folio);
 }
 
 /**
@@ -99,13 +155,19 @@ void efuse_through_begin(struct inode *inode, pgoff_t index)
 void efuse_through_end(struct inode *inode, int err)
 {
 	struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
-	struct efuse_page_range *through = &get_fuse_inode(inode)->efuse_pages.through;
+	struct efuse_pages *pages = &get_fuse_inode(inode)->efuse_pages;
+	loff_t pos = (loff_t)pages->through.first << PAGE_SHIFT;
+	size_t len = (pages->through.end - pages->through.first) << PAGE_SHIFT;
 
-	if (!through->end)
+	if (!pages->through.end)
 		return;
 	if (err && ec)
 		efuse_epoch_bump(ec, efuse_bucket_inode(get_node_id(inode), EFUSE_KIND_PAGES));
-	efuse_range_end(inode, through);
+	efuse_range_end(inode, &pages->through);
+	if (unlikely(READ_ONCE(pages->refused)) && ec) {
+		WRITE_ONCE(pages->refused, false);
+		efuse_pages_void(ec, inode, pos, len);
+	}
 }
 
 /* Dropping pages. */
@@ -168,7 +230,7 @@ bool efuse_folio_stored(struct folio *folio)
 static bool efuse_folio_clean(struct inode *inode, struct folio *folio)
 {
 	return !efuse_folio_stored(folio) && !efuse_folio_writes(inode, folio) &&
-	       !efuse_folio_in(&get_fuse_inode(inode)->efuse_pages.through, folio);
+	       !efuse_folio_refused(inode, folio);
 }
 
 /*
@@ -178,8 +240,6 @@ static bool efuse_folio_clean(struct inode *inode, struct folio *folio)
 void efuse_folio_remove(struct address_space *mapping, struct folio *folio)
 {
 	generic_error_remove_folio(mapping, folio);
-	/* FUSE passes no page on with a flag that it does not know. */
-	folio_clear_checked(folio);
 }
 
 /*

@@ -10,6 +10,15 @@
  */
 #include "cache_i.h"
 
+/**
+ * efuse_strip_listed - clear the marks of the kernel's own answers in an entry of a READDIRPLUS
+ * @entry: the entry
+ */
+void efuse_strip_listed(struct fuse_entry_out *entry)
+{
+	entry->attr.flags &= ~EFUSE_ATTR_UNCOUNTED;
+}
+
 /* Clear the bits of a reply that are marks of the kernel's own answers. */
 void efuse_strip(struct fuse_args *args)
 {
@@ -17,7 +26,7 @@ void efuse_strip(struct fuse_args *args)
 	struct fuse_open_out *open = efuse_out_open(args);
 
 	if (entry)
-		entry->attr.flags &= ~EFUSE_ATTR_UNCOUNTED;
+		efuse_strip_listed(entry);
 	if (open)
 		open->open_flags &= ~EFUSE_FOPEN_LOCAL;
 }

@@ -8,6 +8,9 @@
 
 #include <linux/blkdev.h>
 #include <linux/btf.h>
+#ifdef EFUSE_HAS_IOMAP_WRITE_OPS
+#include <linux/iomap.h>
+#endif
 
 #include "../../fuse_i.h"
 #ifdef EFUSE_HAS_CHAN
@@ -300,6 +303,26 @@ static inline int efuse_copy_wait(struct inode *inode, pgoff_t first, pgoff_t la
 				   !efuse_copy_pending(inode, first, last));
 #else
 	return 0;
+#endif
+}
+
+/* Does a write(2) to the pages of a write-back mount wait for older WRITEs of its pages? */
+static inline bool efuse_write_waits(void)
+{
+#ifdef EFUSE_HAS_WRITEPAGES
+	return true;
+#else
+	return false;
+#endif
+}
+
+/* Drop what FUSE keeps of a folio that leaves the page cache. Returns whether the folio may. */
+static inline bool efuse_folio_released(struct folio *folio, gfp_t gfp)
+{
+#ifdef EFUSE_HAS_IOMAP_WRITE_OPS
+	return iomap_release_folio(folio, gfp);
+#else
+	return true;
 #endif
 }
 

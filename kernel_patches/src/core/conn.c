@@ -3,6 +3,7 @@
 #include "core_i.h"
 
 #include <linux/mm.h>
+#include <linux/pagemap.h>
 
 /* Protects the list of connections, and serializes attaching and detaching. Inside fuse_mutex. */
 DEFINE_MUTEX(efuse_conn_mutex);
@@ -92,6 +93,7 @@ void efuse_stack_on(struct super_block *sb, unsigned int depth)
  */
 void efuse_file_inode_init(struct inode *inode)
 {
+	mapping_set_release_always(inode->i_mapping); /* efuse_release_folio() is asked. */
 	if (inode->i_sb->s_stack_depth <= EFUSE_STACK_DEPTH)
 		return;
 	lockdep_set_class(&inode->i_rwsem, &efuse_deep_rwsem);
