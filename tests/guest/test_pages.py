@@ -12,7 +12,6 @@ import os
 import select
 import signal
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +21,15 @@ from tests.guest.support.backing_files import backing, make, whole
 from tests.guest.support.daemons import Call, Mount, eventually, mounted
 from tests.guest.support.failing_disk import failing_disk
 from tests.guest.support.file_data import BLOCK, fill, write
+from tests.guest.support.file_pages import (
+    LONG,
+    is_old,
+    libc,
+    random_view,
+    sent,
+    store_by_address,
+    written_back,
+)
 from tests.guest.support.scripted_daemon import ScriptedDaemon
 from tests.guest.support.shell import load_file_system, run
 from tests.guest.support.small_disk import frozen, wait_until_frozen
@@ -32,23 +40,8 @@ from tests.guest.support.wire import (
     FUSE_WRITEBACK_CACHE,
 )
 
-LONG = {"entry_timeout": 600.0, "attr_timeout": 600.0}
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-_libc.sync_file_range.argtypes = [ctypes.c_int, *[ctypes.c_int64] * 2, ctypes.c_uint]
-_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-_libc.pwrite.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64]
-_libc.pwrite.restype = ctypes.c_ssize_t
 _SPLICE_F_MOVE = 1
 _HEADER = 16  # bytes of struct fuse_out_header
-
-
-def sent(fd: int, position: int = 0) -> bytes:
-    """Return the first byte of a block by sendfile(2), which uses FUSE's pages."""
-    with tempfile.TemporaryFile() as copy:
-        os.sendfile(copy.fileno(), fd, position, BLOCK)
-        return os.pread(copy.fileno(), 1, 0)
 
 
 def truncated(m: Mount) -> int:
@@ -200,13 +193,6 @@ def test_store_to_a_page_being_read_writes_no_old_bytes_to_the_backing_file(
         assert Path(new).read_bytes() == expected + fill("n", 2 * BLOCK)[BLOCK:]
 
 
-def _random_view(fd: int, blocks: int) -> mmap.mmap:
-    """Map a file in such a way that a fault reads only one page."""
-    view = mmap.mmap(fd, blocks * BLOCK)
-    view.madvise(mmap.MADV_RANDOM)
-    return view
-
-
 def _store(view: mmap.mmap, position: int) -> None:
     view[position : position + 2] = b"ss"
 
@@ -216,7 +202,7 @@ def test_stores_to_two_void_pages_read_each_page_once(mountpoint: Path, lower: P
     with mounted(mountpoint, path="daemon", **LONG) as m:
         make(m, "f", fill("d", _MANY * BLOCK))
         fd = os.open(m / "f", os.O_RDWR)
-        with _random_view(fd, _MANY) as view:
+        with random_view(fd, _MANY) as view:
             places = [0, _MANY // 2 * BLOCK]
             assert [view[at] for at in places] == [ord("d")] * 2
             whole(m, path, write=True)
@@ -244,7 +230,7 @@ def test_store_reads_its_page_again_after_a_change(mountpoint: Path, lower: Path
     with mounted(mountpoint, path="daemon", **LONG) as m:
         make(m, "f", fill("d", BLOCK))
         fd = os.open(m / "f", os.O_RDWR)
-        with _random_view(fd, 1) as view:
+        with random_view(fd, 1) as view:
             assert view[:1] == b"d"
             whole(m, path, write=True)
             m.hold("read", "after")
@@ -306,7 +292,7 @@ def _referenced(fd: int, how: str) -> Iterator[None]:
                 end = _pipe(stack)[1]
                 fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, 1 << 20)
                 for _ in range(256):
-                    assert _libc.tee(first, end, 1, 0) == 1
+                    assert libc.tee(first, end, 1, 0) == 1
         yield
 
 
@@ -333,7 +319,7 @@ def test_void_page_with_many_references_is_read_again(
         with _referenced(reader, how):
             m.call("map_extent", "f", new, os.O_RDWR, write=True, version=2)
             if writes == "by a map":
-                with _random_view(fd, 1) as view:
+                with random_view(fd, 1) as view:
                     view[:2] = b"ss"
                     view.flush()
             else:
@@ -391,7 +377,7 @@ def test_bytes_stored_beyond_eof_are_zero_after_a_write_in_write_back_mode(
         whole(m, path, write=True)
         fd, other = os.open(m / "f", os.O_RDWR), os.open(m / "f", os.O_RDWR)
         with mmap.mmap(other, 100) as view:
-            _store_by_address(fd, {200: b"JUNK"})
+            store_by_address(fd, {200: b"JUNK"})
             assert os.pwrite(fd, b"x" * 10, 2 * BLOCK) == 10
             assert os.pread(fd, 4, 200) == bytes(4)
             view[:1] = b"P"
@@ -452,7 +438,7 @@ def test_write_waits_for_write_back_of_old_content_and_reads_the_page_again(
         end, go = os.pipe()
         os.pwrite(fd, b"w", 0)
         m.hold("write", "before")
-        syncer = Call(_written_back, fd, end)
+        syncer = Call(written_back, fd, end)
         m.wait_held()
         whole(m, path, write=True)
         writer = Call(os.pwrite, fd, b"xx", 100)
@@ -478,12 +464,12 @@ def test_write_beyond_eof_keeps_bytes_that_a_map_has_shown(mountpoint: Path, low
         make(m, "f", b"d" * 100)
         whole(m, path, write=True)
         reader, writer = os.open(m / "f", os.O_RDONLY), os.open(m / "f", os.O_WRONLY)
-        address = _libc.mmap(None, BLOCK, mmap.PROT_READ, mmap.MAP_SHARED, reader, 0)
+        address = libc.mmap(None, BLOCK, mmap.PROT_READ, mmap.MAP_SHARED, reader, 0)
         assert ctypes.string_at(address + 150, 1) == b"o"
         with m.answered("write"):
             os.pwrite(writer, b"x", 2 * BLOCK)
         assert ctypes.string_at(address + 150, 1) == b"o"
-        assert _libc.munmap(address, BLOCK) == 0
+        assert libc.munmap(address, BLOCK) == 0
         os.close(reader)
         os.close(writer)
         assert Path(path).read_bytes() == b"o" * 200 + bytes(2 * BLOCK - 200) + b"x"
@@ -504,14 +490,14 @@ def test_bytes_stored_beyond_eof_while_a_write_waits_are_not_written(
             source.hold("read", "before")
             writer = Call(os.pwritev, fd, [memoryview(buffer)], 2 * BLOCK)
             source.wait_held()
-            _store_by_address(fd, {200: b"JUNK"}, sync=False)
+            store_by_address(fd, {200: b"JUNK"}, sync=False)
             source.release()
             assert writer.result() == BLOCK
         assert os.pread(fd, 4, 200) == bytes(4)
         with tempfile.TemporaryFile() as copy:
             os.sendfile(copy.fileno(), fd, 0, BLOCK)
             assert os.pread(copy.fileno(), 4, 200) == bytes(4)
-        _store_by_address(fd, {0: b"P"})
+        store_by_address(fd, {0: b"P"})
         os.close(fd)
         os.close(held)
         expected = b"P" + b"o" * 99 + bytes(2 * BLOCK - 100) + fill("s", BLOCK)
@@ -529,7 +515,7 @@ def test_void_page_stored_to_before_is_read_again_despite_references(
         make(m, "f", fill("d", BLOCK))
         m.call("map_extent", "f", old, os.O_RDWR, write=True, version=1)
         fd, reader = os.open(m / "f", os.O_RDWR), os.open(m / "f", os.O_RDONLY)
-        _store_by_address(fd, {0: b"a"})  # made writable once, and clean again
+        store_by_address(fd, {0: b"a"})  # made writable once, and clean again
         assert sent(reader) == b"a"
         call: Call[object] | None = None
         try:
@@ -538,7 +524,7 @@ def test_void_page_stored_to_before_is_read_again_despite_references(
                 if then == "shown":
                     assert sent(reader) == b"b"  # 'a': of a content that is no more
                 elif then == "by a map":
-                    with _random_view(fd, 1) as view:
+                    with random_view(fd, 1) as view:
                         call = Call(_store, view, 0)
                         call.result()  # hangs for as long as the reader keeps its pipes
                         view.flush()
@@ -565,13 +551,13 @@ def test_write_beyond_eof_keeps_bytes_that_a_writable_map_has_shown(
         whole(m, path, write=True)
         fd, writer = os.open(m / "f", os.O_RDWR), os.open(m / "f", os.O_WRONLY)
         shared, both = mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE
-        address = _libc.mmap(None, BLOCK, both, shared, fd, 0)
+        address = libc.mmap(None, BLOCK, both, shared, fd, 0)
         assert ctypes.string_at(address + 150, 1) == b"o"
         os.pwrite(writer, b"x", 2 * BLOCK)
         assert ctypes.string_at(address + 150, 1) == b"o"  # zero, in a page that is not void
         ctypes.memmove(address, b"P", 1)
         os.fsync(fd)
-        assert _libc.munmap(address, BLOCK) == 0
+        assert libc.munmap(address, BLOCK) == 0
         os.close(fd)
         os.close(writer)
         # The page is written back as a whole: the other program's bytes 100 to 199 are zeros.
@@ -589,7 +575,7 @@ def test_bytes_stored_beyond_eof_in_a_dirty_page_are_not_written(
         make(m, "f", b"o" * 100)
         whole(m, path, write=True)
         fd = os.open(m / "f", os.O_RDWR)
-        _store_by_address(fd, {200: b"JUNK"}, sync=False)
+        store_by_address(fd, {200: b"JUNK"}, sync=False)
         assert os.pwrite(fd, b"x", 2 * BLOCK) == 1
         with tempfile.TemporaryFile() as copy:
             os.sendfile(copy.fileno(), fd, 0, BLOCK)
@@ -646,7 +632,7 @@ def test_page_that_splice_moves_into_the_page_cache_is_dropped_after_a_change(
         out, into = os.pipe2(os.O_DIRECT)  # each write(2) has a page of its own
         os.write(into, answer[:_HEADER])
         os.write(into, answer[_HEADER:])
-        done = _libc.splice(out, None, daemon._fd, None, len(answer), _SPLICE_F_MOVE)
+        done = libc.splice(out, None, daemon._fd, None, len(answer), _SPLICE_F_MOVE)
         assert done == len(answer), os.strerror(ctypes.get_errno())
         os.close(out)
         os.close(into)
@@ -680,7 +666,7 @@ def test_bytes_stored_beyond_eof_are_not_written(
         make(m, "f", b"o" * 100)
         whole(m, below, write=True)
         fd = os.open(m / "f", os.O_RDWR)
-        _store_by_address(fd, {0: b"O", 200: b"JUNK"})
+        store_by_address(fd, {0: b"O", 200: b"JUNK"})
         if how == "append":
             appending = os.open(m / "f", os.O_WRONLY | os.O_APPEND)
             os.write(appending, b"x" * 50)
@@ -689,7 +675,7 @@ def test_bytes_stored_beyond_eof_are_not_written(
         with tempfile.TemporaryFile() as copy:
             os.sendfile(copy.fileno(), fd, 0, BLOCK)
             assert os.pread(copy.fileno(), 4, 200) == bytes(4)
-        _store_by_address(fd, {0: b"P"})
+        store_by_address(fd, {0: b"P"})
         os.close(fd)
         now = Path(below).read_bytes() if path == "auto" else bytes(m.call("inode", "f").data)
         assert now[0:1] == b"P"
@@ -698,37 +684,10 @@ def test_bytes_stored_beyond_eof_are_not_written(
             assert m.count("write", "hits")
 
 
-def _store_by_address(fd: int, stores: dict[int, bytes], *, sync: bool = True) -> None:
-    """Store into the first page of a file, also behind its end, and write the page back."""
-    shared, both = mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE
-    address = _libc.mmap(None, BLOCK, both, shared, fd, 0)
-    for offset, data in stores.items():
-        ctypes.memmove(address + offset, data, len(data))
-    assert _libc.munmap(address, BLOCK) == 0
-    if sync:
-        os.fsync(fd)
-
-
 def _appended(fd: int, data: bytes) -> int:
     written = os.write(fd, data)
     os.fsync(fd)
     return written
-
-
-def _written_back(fd: int, end: int) -> int:
-    """Write back a file's first page without the inode lock, which write(2) takes.
-
-    The function returns when *end* is readable, because closing an open file takes that lock, too.
-    """
-    wait_before, write, wait_after = 1, 2, 4
-    status = int(_libc.sync_file_range(fd, 0, BLOCK, wait_before | write | wait_after))
-    os.read(end, 1)
-    return status
-
-
-def _is_old(path: str) -> bool:
-    """Return whether the next change is certain to move the file's timestamp."""
-    return time.time_ns() - os.stat(path).st_ctime_ns > 100_000_000
 
 
 def test_pages_are_not_older_than_bytes_seen_by_a_read_in_progress(
@@ -742,7 +701,7 @@ def test_pages_are_not_older_than_bytes_seen_by_a_read_in_progress(
         whole(m, path)
         fd = os.open(m / "f", os.O_RDONLY)
         view = mmap.mmap(fd, BLOCK, prot=mmap.PROT_READ)
-        eventually(lambda: _is_old(path))
+        eventually(lambda: is_old(path))
         assert os.pread(fd, 1, 0) == sent(fd) == view[:1] == b"o"
         with open(path, "r+b") as below:
             below.write(fill("n", 4 * BLOCK))
@@ -774,7 +733,7 @@ def test_truncated_end_of_file_stays_on_every_path(
         make(m, "f", fill("o", 2 * BLOCK))
         whole(m, path)
         fd = os.open(m / "f", os.O_RDONLY)
-        eventually(lambda: _is_old(path))
+        eventually(lambda: is_old(path))
         assert os.pread(fd, 1, BLOCK) == b"o"
         m.connection.forced_path = "cache"
         for _ in range(3):
@@ -1298,7 +1257,7 @@ def test_store_to_a_void_page_waits_for_a_write_through_pages(
         fd, writer = os.open(m / "f", os.O_RDWR), os.open(m / "f", os.O_WRONLY)
 
         def store() -> None:
-            with _random_view(fd, 1) as view:
+            with random_view(fd, 1) as view:
                 view[:2] = b"ss"
                 view.flush()
 
@@ -1335,15 +1294,15 @@ def test_store_does_not_wait_for_the_buffer_of_a_write_to_its_page(
         def write_two_pages() -> int:
             both, fixed = mmap.PROT_READ | mmap.PROT_WRITE, 0x10
             anonymous = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-            start = _libc.mmap(None, 2 * BLOCK, both, anonymous, -1, 0)
+            start = libc.mmap(None, 2 * BLOCK, both, anonymous, -1, 0)
             ctypes.memmove(start, fill("w", BLOCK), BLOCK)
             second = start + BLOCK
-            shown = _libc.mmap(second, BLOCK, mmap.PROT_READ, mmap.MAP_SHARED | fixed, buffer, 0)
+            shown = libc.mmap(second, BLOCK, mmap.PROT_READ, mmap.MAP_SHARED | fixed, buffer, 0)
             assert shown == second
-            return int(_libc.pwrite(fd, start, 2 * BLOCK, 0))
+            return int(libc.pwrite(fd, start, 2 * BLOCK, 0))
 
         def store() -> None:
-            with _random_view(fd, 1) as view:
+            with random_view(fd, 1) as view:
                 _store(view, 0)
 
         assert sent(fd) == b"d"
@@ -1398,7 +1357,7 @@ def test_write_beyond_eof_in_a_write_back_mount_is_killable_at_the_last_page(
         view.madvise(mmap.MADV_DONTFORK)
         view[:1] = b"P"
         m.hold("write", "before")
-        syncer = Call(_written_back, fd, end)
+        syncer = Call(written_back, fd, end)
         m.wait_held()
         storing = Call(store)
         eventually(lambda: "fuse_page_mkwrite" in storing.within(), "the store has the page's lock")
@@ -1423,7 +1382,7 @@ def test_write_beyond_eof_keeps_a_page_that_was_read_again(mountpoint: Path, low
     Without handlers, FUSE asks for security.capability twice: eFuse before the paths, and FUSE.
     """
     path = backing(lower, b"o" * 200)
-    eventually(lambda: _is_old(path))
+    eventually(lambda: is_old(path))
     with mounted(
         mountpoint, attach=False, open_flags=FOPEN_NOFLUSH | FOPEN_KEEP_CACHE, **LONG
     ) as m:
@@ -1431,7 +1390,7 @@ def test_write_beyond_eof_keeps_a_page_that_was_read_again(mountpoint: Path, low
         whole(m, path, write=True)
         fd, writer = os.open(m / "f", os.O_RDWR), os.open(m / "f", os.O_WRONLY)
         both = mmap.PROT_READ | mmap.PROT_WRITE
-        address = _libc.mmap(None, BLOCK, both, mmap.MAP_SHARED, fd, 0)
+        address = libc.mmap(None, BLOCK, both, mmap.MAP_SHARED, fd, 0)
         assert ctypes.string_at(address + 150, 1) == b"o"
         m.hold("getxattr", "before")
         writing = Call(os.pwrite, writer, b"x", 2 * BLOCK)
@@ -1444,7 +1403,7 @@ def test_write_beyond_eof_keeps_a_page_that_was_read_again(mountpoint: Path, low
         assert ctypes.string_at(address + 150, 1) == b"o"
         ctypes.memmove(address, b"P", 1)
         os.fsync(fd)
-        assert _libc.munmap(address, BLOCK) == 0
+        assert libc.munmap(address, BLOCK) == 0
         os.close(fd)
         os.close(writer)
         expected = b"P" + b"o" * 199 + bytes(2 * BLOCK - 200) + b"x"
@@ -1459,7 +1418,7 @@ def test_write_beyond_an_invalidated_eof_asks_for_the_size(mountpoint: Path, low
         whole(m, path, write=True)
         fd, writer = os.open(m / "f", os.O_RDWR), os.open(m / "f", os.O_WRONLY)
         both = mmap.PROT_READ | mmap.PROT_WRITE
-        address = _libc.mmap(None, BLOCK, both, mmap.MAP_SHARED, fd, 0)
+        address = libc.mmap(None, BLOCK, both, mmap.MAP_SHARED, fd, 0)
         assert ctypes.string_at(address, 1) == b"o"
         with open(path, "ab") as file:
             file.write(b"n" * 100)
@@ -1471,7 +1430,7 @@ def test_write_beyond_an_invalidated_eof_asks_for_the_size(mountpoint: Path, low
         assert ctypes.string_at(address + 150, 1) == b"n"
         ctypes.memmove(address, b"P", 1)
         os.fsync(fd)
-        assert _libc.munmap(address, BLOCK) == 0
+        assert libc.munmap(address, BLOCK) == 0
         os.close(fd)
         os.close(writer)
         expected = b"P" + b"o" * 99 + b"n" * 100 + bytes(2 * BLOCK - 200) + b"x"
