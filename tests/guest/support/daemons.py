@@ -44,6 +44,8 @@ T = TypeVar("T")
 DEADLINE_S = 180.0
 _MS_REMOUNT = 32
 _SYS_PIDFD_GETFD = 438
+# Functions in which a call waits for its own request, at the daemon or below.
+_CARRIED_OUT = {"request_wait_answer", "vfs_iocb_iter_read", "vfs_iocb_iter_write"}
 _AT_FORCE_SYNC, _AT_NOFOLLOW, _AT_FDCWD = 0x2000, 0x100, -100
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -104,6 +106,11 @@ class Call(Generic[T]):
         lines = Path(f"/proc/{self.pid}/stack").read_text().splitlines()
         return [line.split()[1].partition("+")[0] for line in lines]
 
+    def sleeps(self) -> bool:
+        """Return whether the process waits for something."""
+        stat = Path(f"/proc/{self.pid}/stat").read_text()
+        return stat.rsplit(")", 1)[1].split()[0] in "SD"
+
     def result(self) -> T:
         """Wait for the function's return value; raise the exception that it raised."""
         ready = select.select([self._from], [], [], DEADLINE_S)[0]
@@ -125,6 +132,16 @@ class Call(Generic[T]):
             os.waitpid(self.pid, 0)
             os.close(self._from)
             self._ended = True
+
+
+@contextlib.contextmanager
+def running(function: Callable[..., T], *args: Any) -> Iterator[Call[T]]:
+    """Call a function in a process that is killed at the end, however the test ends."""
+    call = Call(function, *args)
+    try:
+        yield call
+    finally:
+        call.kill()
 
 
 def as_user(uid: int, function: Callable[..., T], *args: Any) -> T:
@@ -308,6 +325,18 @@ class Mount:
         assert opcode in asked, f"the daemon was not asked {opcode}, only {asked}"
         if reason:
             assert self.count(opcode, reason) > why, f"{opcode} did not pass as {reason}"
+
+    def keeps_waiting(self, call: Call[Any], requests: int) -> bool:
+        """Return whether a call sleeps in FUSE, but for no request of its own.
+
+        :param requests: how many requests of other calls the daemon has not answered.
+        """
+        if not call.sleeps() or self.connection.waiting != requests:
+            return False
+        names = call.within()
+        return not _CARRIED_OUT & set(names) and any(
+            name.startswith(("fuse_", "efuse_")) for name in names
+        )
 
     def drop(self) -> None:
         """Drop all unused dentries of the mount."""

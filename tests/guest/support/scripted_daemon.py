@@ -112,20 +112,24 @@ class ScriptedDaemon:
         self._denied: dict[tuple[str, int], int] = {}
         self._minor = 0
         self._spoiled: tuple[bytes, Callable[[bytes], bytes]] | None = None
+        self._poll = select.poll()
+        self._paused = False
+        self._pause_after: str | None = None
         self.model = ModelFileSystem()
         self.nodeids = Nodeids(reuse=options.reuse_nodeids, per_name=options.nodeid_per_name)
         self.strange: list[str] = []
 
     def run(self) -> None:
         """Serve until the test closes its end of the control pipe."""
-        poll = select.poll()
-        poll.register(self._fd, select.POLLIN)
-        poll.register(self._control.fileno(), select.POLLIN)
+        self._poll.register(self._fd, select.POLLIN)
+        self._poll.register(self._control.fileno(), select.POLLIN)
         while True:
-            for fd, event in poll.poll():
+            for fd, event in self._poll.poll():
                 if fd == self._fd:
+                    if self._paused:
+                        continue
                     if event & select.POLLERR or not self._serve():
-                        poll.unregister(self._fd)
+                        self._poll.unregister(self._fd)
                 elif not self._obey():
                     return
 
@@ -182,6 +186,25 @@ class ScriptedDaemon:
         self.hold(opcode, point)
         for held in going:
             self._send(held.answer if held.answer is not None else self._answer(held.request))
+
+    def pause(self) -> None:
+        """Read no more requests: they stay queued until `resume`."""
+        self._poll.unregister(self._fd)
+        self._paused = True
+
+    def resume(self, pause_after: str | None = None) -> None:
+        """Read requests again.
+
+        :param pause_after: opcode; pause again when the next such request has been read, and
+            answer it.
+        """
+        self._pause_after = pause_after
+        self._poll.register(self._fd, select.POLLIN)
+        self._paused = False
+
+    def paused(self) -> bool:
+        """Return whether requests stay queued."""
+        return self._paused
 
     def log(self) -> list[tuple[str, int, bytes, int]]:
         """Return (opcode, nodeid, name, uid) of each request since the last call."""
@@ -349,6 +372,8 @@ class ScriptedDaemon:
         if request.opcode == "interrupt":
             return True
         self._log.append((request.opcode, request.nodeid, request.name, request.uid))
+        if request.opcode == self._pause_after:
+            self.pause()
 
         point = self._point(request)
         if point == "before":
