@@ -327,7 +327,7 @@ class Mount:
             assert self.count(opcode, reason) > why, f"{opcode} did not pass as {reason}"
 
     def keeps_waiting(self, call: Call[Any], requests: int) -> bool:
-        """Return whether a call sleeps in FUSE, but for no request of its own.
+        """Return whether a call sleeps in FUSE without a request of its own.
 
         :param requests: how many requests of other calls the daemon has not answered.
         """
