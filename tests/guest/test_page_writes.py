@@ -313,6 +313,33 @@ def test_read_that_reaches_the_daemon_before_an_earlier_write_does_not_undo_the_
         assert bytes(m.call("inode", "f").data) == expected
 
 
+def test_store_that_waits_for_a_write_reads_a_page_that_an_open_dropped(mountpoint: Path) -> None:
+    """Another program has changed the rest of the page."""
+    with mounted(mountpoint, open_flags=FOPEN_NOFLUSH, **LONG) as m:
+        make(m, "f", fill("d", BLOCK))
+        fd = os.open(m / "f", os.O_RDWR)
+        assert sent(fd) == b"d"
+
+        def store() -> None:
+            with random_view(fd, 1) as view:
+                view[100:102] = b"ss"
+
+        m.hold("write", "before")
+        with running(os.pwrite, fd, b"ww", 0) as writing:
+            m.wait_held()
+            m.model.put("f", fill("n", BLOCK))
+            os.close(os.open(m / "f", os.O_RDONLY))
+            with running(store) as storing:
+                until(lambda: storing.done() or m.keeps_waiting(storing, 1))
+                m.release()
+                assert writing.result() == 2
+                storing.result()
+        os.fsync(fd)
+        os.close(fd)
+        expected = b"ww" + fill("n", BLOCK)[2:100] + b"ss" + fill("n", BLOCK)[102:]
+        assert bytes(m.call("inode", "f").data) == expected
+
+
 def _write_is_queued(call: Call[int]) -> bool:
     """Return whether the WRITE of a write(2) through pages waits for the daemon."""
     return {"fuse_perform_write", "request_wait_answer"} <= set(call.within())

@@ -103,17 +103,22 @@ void efuse_through_begin(struct folio *folio)
 
 /*
  * Does a WRITE through FUSE's pages hold the folio, which is locked and is to be dropped? Then it
- * is dropped when the WRITE has been answered.
+ * is void, and is dropped when the WRITE has been answered.
  */
 static bool efuse_folio_refused(struct inode *inode, struct folio *folio)
 {
+	struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
 	struct efuse_pages *pages = &get_fuse_inode(inode)->efuse_pages;
 
-	if (likely(!efuse_folio_in(&pages->through, folio)))
+	if (likely(!efuse_folio_in(&pages->through, folio)) || !ec)
 		return false;
 	WRITE_ONCE(pages->refused, true);
 	/* Its barrier pairs with efuse_range_end(), after which efuse_through_end() looks. */
-	return efuse_folio_in(&pages->through, folio);
+	if (!efuse_folio_in(&pages->through, folio))
+		return false;
+	/* Under the folio's lock: a store that waits for the WRITE sees it. */
+	efuse_epoch_bump(ec, efuse_bucket_inode(get_node_id(inode), EFUSE_KIND_PAGES));
+	return true;
 }
 
 /**
@@ -131,9 +136,7 @@ bool efuse_release_folio(struct folio *folio, gfp_t gfp)
 {
 	struct inode *inode = folio->mapping->host;
 
-	if (efuse_conn_get(get_fuse_conn(inode)) && efuse_folio_refused(inode, folio))
-		return false;
-	return efuse_folio_released(folio, gfp);
+	return !efuse_folio_refused(inode, folio) && efuse_folio_released(folio, gfp);
 }
 
 /**
@@ -164,9 +167,9 @@ void efuse_through_end(struct inode *inode, int err)
 	if (err && ec)
 		efuse_epoch_bump(ec, efuse_bucket_inode(get_node_id(inode), EFUSE_KIND_PAGES));
 	efuse_range_end(inode, &pages->through);
-	if (unlikely(READ_ONCE(pages->refused)) && ec) {
+	if (unlikely(READ_ONCE(pages->refused))) {
 		WRITE_ONCE(pages->refused, false);
-		efuse_pages_void(ec, inode, pos, len);
+		efuse_pages_drop(inode, pos, len);
 	}
 }
 
