@@ -105,15 +105,18 @@ struct efuse_page_range {
  * @through: pages that hold the bytes of a WRITE that the daemon has not answered: they are not
  *	     dropped, and must not be stored to
  * @refused: whether a page of @through was to be dropped. Its pages are dropped at its end
+ * @grown: whether a reply has made the file longer, so that a page that was read before may have
+ *	   zeros in place of bytes of the file
  * @dropped: for each index where a void page was dropped before a store: the epoch since which the
  *	     next page there is true (see page_stores.c). An entry is read and set under the lock of
- *	     the page, and removed when the page is written back, or all pages of the file are
- *	     true
+ *	     the page. It is removed when the page is written back, when all pages of the file are
+ *	     true, or with the inode. It stays right when the page is dropped once more
  */
 struct efuse_pages {
 	struct efuse_page_range past;
 	struct efuse_page_range through;
 	bool refused;
+	bool grown;
 	struct xarray dropped;
 };
 
@@ -146,6 +149,7 @@ void efuse_background_end(struct fuse_req *req, int error);
 /* read(2) and write(2): see file_io.c. */
 ssize_t efuse_file_read(struct kiocb *iocb, struct iov_iter *to,
 			ssize_t (*ordinary)(struct kiocb *iocb, struct iov_iter *to));
+ssize_t efuse_write_checks(struct kiocb *iocb, struct iov_iter *from);
 ssize_t efuse_file_write(struct kiocb *iocb, struct iov_iter *from,
 			 ssize_t (*ordinary)(struct kiocb *iocb, struct iov_iter *from));
 unsigned int efuse_write_flags(const struct kiocb *iocb, unsigned int flags);
@@ -210,6 +214,8 @@ void efuse_inode_evicted(struct inode *inode);
 
 /* FUSE's page cache of a file: see pages.c. */
 void efuse_refresh_pages(struct inode *inode);
+void efuse_refresh_range(struct inode *inode, loff_t pos, size_t len);
+void efuse_pages_cut(struct inode *inode, loff_t old, loff_t size);
 void efuse_refresh_mapped(struct inode *inode);
 vm_fault_t efuse_page_mkwrite(struct vm_fault *vmf);
 int efuse_pages_behind(struct file *file, loff_t pos);

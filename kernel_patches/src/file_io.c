@@ -261,10 +261,8 @@ ssize_t efuse_file_read(struct kiocb *iocb, struct iov_iter *to, efuse_iter_t or
 
 	/* A store through a map shows in FUSE's page before the page is known to be dirty. */
 	if (!ec || mapping_writably_mapped(inode->i_mapping) || !efuse_file_clean(inode) ||
-	    efuse_file_locked(inode)) {
-		efuse_refresh_pages(inode);
+	    efuse_file_locked(inode))
 		return ordinary(iocb, to);
-	}
 	/* FUSE does the same: it may have to ask for the size. */
 	if (iocb->ki_pos + iov_iter_count(to) > i_size_read(inode) &&
 	    efuse_extents_cut(ec, get_node_id(inode))) {
@@ -330,6 +328,23 @@ static int efuse_file_end(const struct efuse_conn *ec, const struct kiocb *iocb)
 	return fuse_update_attributes(file_inode(iocb->ki_filp), iocb->ki_filp, STATX_SIZE);
 }
 
+/**
+ * efuse_write_checks - the checks of a write(2) that goes FUSE's own way
+ * @iocb: the file, its inode locked, the position and the flags of the write
+ * @from: the caller's buffer
+ *
+ * An append goes to the end that the file has under the inode's lock.
+ *
+ * Return: as generic_write_checks(), whose place it takes.
+ */
+ssize_t efuse_write_checks(struct kiocb *iocb, struct iov_iter *from)
+{
+	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(file_inode(iocb->ki_filp)));
+	int err = ec ? efuse_file_end(ec, iocb) : 0;
+
+	return err ?: generic_write_checks(iocb, from);
+}
+
 /* Write under the inode's lock. FUSE takes that lock itself for what is @left. */
 static ssize_t efuse_file_write_locked(struct efuse_conn *ec, struct kiocb *iocb,
 				       struct iov_iter *from, bool *left)
@@ -374,7 +389,7 @@ ssize_t efuse_file_write(struct kiocb *iocb, struct iov_iter *from, efuse_iter_t
 	/* In exclusive mode the end of the file is known, since no other mount makes it longer. */
 	if (inode->i_mode & (S_ISUID | S_ISGID) || !efuse_file_clean(inode) ||
 	    (iocb->ki_flags & IOCB_APPEND && READ_ONCE(ec->consistency) != EFUSE_EXCLUSIVE))
-		return efuse_file_end(ec, iocb) ?: ordinary(iocb, from);
+		return ordinary(iocb, from);
 
 	inode_lock(inode);
 	done = efuse_file_write_locked(ec, iocb, from, &left);

@@ -117,6 +117,7 @@ void efuse_epoch_enter(struct efuse_conn *ec, u16 bucket);
 void efuse_epoch_leave(struct efuse_conn *ec, u16 bucket);
 u64 efuse_epoch_word(const struct efuse_conn *ec, u16 bucket);
 u64 efuse_epoch_last(const struct efuse_conn *ec, u16 bucket);
+bool efuse_epoch_closed(const struct efuse_conn *ec, u16 bucket);
 u64 efuse_epoch_in_flight(const struct efuse_conn *ec, u16 bucket);
 void efuse_epoch_bump(struct efuse_conn *ec, u16 bucket);
 void efuse_epoch_void(struct efuse_conn *ec);

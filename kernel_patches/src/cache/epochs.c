@@ -276,17 +276,17 @@ u64 efuse_epoch_word(const struct efuse_conn *ec, u16 bucket)
 	return efuse_word(&ec->buckets, bucket);
 }
 
-/*
- * The epoch of the last change of a bucket that has ended, or the floor if that is later. For a
- * bucket that keeps no changes, this is the present epoch.
- */
+/* The epoch of the last change of a bucket that has ended, or the floor if that is later. */
 u64 efuse_epoch_last(const struct efuse_conn *ec, u16 bucket)
 {
-	u64 word = efuse_epoch_word(ec, bucket);
+	return max_t(u64, efuse_last_change(efuse_epoch_word(ec, bucket)),
+		     atomic64_read(&ec->floor));
+}
 
-	if (unlikely(efuse_in_flight(word) == EFUSE_IN_FLIGHT_MAX))
-		return efuse_epoch_now(ec);
-	return max_t(u64, efuse_last_change(word), atomic64_read(&ec->floor));
+/* Does a bucket note no changes any more, so that none of its values is valid? */
+bool efuse_epoch_closed(const struct efuse_conn *ec, u16 bucket)
+{
+	return efuse_in_flight(efuse_epoch_word(ec, bucket)) == EFUSE_IN_FLIGHT_MAX;
 }
 
 /* The number of changes of a bucket that are in flight. */

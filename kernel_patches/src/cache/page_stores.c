@@ -29,26 +29,26 @@
  * A change that is in flight does not matter here: its end voids what is read before.
  */
 
-/* The epoch of the last change that has bypassed FUSE's pages of a file. */
-static u64 efuse_pages_last(const struct efuse_conn *ec, struct inode *inode)
-{
-	return efuse_epoch_last(ec, efuse_bucket_inode(get_node_id(inode), EFUSE_KIND_PAGES));
-}
-
-/* Is a locked folio clean and void? Sets @now to an epoch from before the look. */
+/*
+ * Is a locked folio clean and void? Sets @now to an epoch from before the look. If the bucket notes
+ * no changes, a page is true that was read after a drop: no later change can be known.
+ */
 static bool efuse_folio_void(const struct efuse_conn *ec, struct inode *inode, struct folio *folio,
 			     pgoff_t index, u64 *now)
 {
+	u16 bucket = efuse_bucket_inode(get_node_id(inode), EFUSE_KIND_PAGES);
 	struct fuse_inode *fi = get_fuse_inode(inode);
+	bool closed;
 	void *entry;
 	u64 last;
 
 	*now = efuse_epoch_now(ec);
-	last = efuse_pages_last(ec, inode);
-	if (likely(last <= READ_ONCE(fi->efuse_epoch)) || efuse_folio_stored(folio))
+	last = efuse_epoch_last(ec, bucket);
+	closed = efuse_epoch_closed(ec, bucket);
+	if (likely(last <= READ_ONCE(fi->efuse_epoch) && !closed) || efuse_folio_stored(folio))
 		return false;
 	entry = xa_load(&fi->efuse_pages.dropped, index);
-	return !entry || last > xa_to_value(entry);
+	return !entry || (last > xa_to_value(entry) && !closed);
 }
 
 /* Drop a void folio, which is locked. The next one is true since @now. Returns 0 or -ENOMEM. */
@@ -225,8 +225,9 @@ static u64 efuse_fill_begin(struct inode *inode)
 static bool efuse_fill_true(struct inode *inode, u64 epoch)
 {
 	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
+	u16 bucket = efuse_bucket_inode(get_node_id(inode), EFUSE_KIND_PAGES);
 
-	return !ec || efuse_pages_last(ec, inode) <= epoch;
+	return !ec || efuse_epoch_last(ec, bucket) <= epoch;
 }
 
 #ifdef EFUSE_HAS_IOMAP_WRITE_OPS
@@ -368,7 +369,8 @@ vm_fault_t efuse_page_mkwrite(struct vm_fault *vmf)
 	folio_unlock(folio);
 	if (store == EFUSE_STORE_WAITS)
 		efuse_store_wait(pages, &pages->past, folio);
-	if (fatal_signal_pending(current))
+	/* A task that ends has taken its signal already. */
+	if (fatal_signal_pending(current) || current->flags & PF_EXITING)
 		return VM_FAULT_SIGBUS;
 	return store == EFUSE_STORE_NO_MEMORY ? VM_FAULT_OOM : VM_FAULT_NOPAGE;
 }

@@ -82,8 +82,8 @@ void efuse_past_end(struct inode *inode)
  * @folio: the folio, locked, its inode locked; after the earlier folios of this WRITE
  *
  * FUSE unlocks the folio before the daemon has answered, and the WRITE takes its bytes from the
- * folio. Until efuse_through_end() the folio is not dropped, no reply shortens the file, and no map
- * stores to the folio: the store might be written back first, and the WRITE would undo it.
+ * folio. Until efuse_through_end() the folio is neither dropped nor zeroed, and no map stores to
+ * it: the store might be written back first, and the WRITE would undo it.
  */
 void efuse_through_begin(struct folio *folio)
 {
@@ -92,12 +92,7 @@ void efuse_through_begin(struct folio *folio)
 
 	efuse_range_set(through, through->end ? through->first : folio->index,
 			folio_next_index(folio));
-	if (!efuse_conn_get(get_fuse_conn(&fi->inode)))
-		return;
-	/* fuse_perform_write() clears it. */
-	if (!test_bit(FUSE_I_SIZE_UNSTABLE, &fi->state))
-		set_bit(FUSE_I_SIZE_UNSTABLE, &fi->state);
-	if (folio_mkclean(folio))
+	if (efuse_conn_get(get_fuse_conn(&fi->inode)) && folio_mkclean(folio))
 		folio_mark_dirty(folio);
 }
 
@@ -117,7 +112,8 @@ static bool efuse_folio_refused(struct inode *inode, struct folio *folio)
 	if (!efuse_folio_in(&pages->through, folio))
 		return false;
 	/* Under the folio's lock: a store that waits for the WRITE sees it. */
-	efuse_epoch_bump(ec, efuse_bucket_inode(get_node_id(inode), EFUSE_KIND_PAGES));
+	if (efuse_pages_true(ec, inode) || xa_load(&pages->dropped, folio->index))
+		efuse_epoch_bump(ec, efuse_bucket_inode(get_node_id(inode), EFUSE_KIND_PAGES));
 	return true;
 }
 
@@ -128,7 +124,8 @@ static bool efuse_folio_refused(struct inode *inode, struct folio *folio)
  *
  * FUSE itself drops all pages of a file when it is opened, when the daemon sends a notification,
  * or when the file has another mtime. A READ that is sent then may overtake a WRITE: it would bring
- * the old bytes, and the next store to the page would write them over those of the WRITE.
+ * the old bytes, and the next store to the page would write them over those of the WRITE. Reclaim
+ * asks, too, but its reason to drop the folio has nothing to do with its content.
  *
  * Return: whether the folio may be dropped.
  */
@@ -136,7 +133,48 @@ bool efuse_release_folio(struct folio *folio, gfp_t gfp)
 {
 	struct inode *inode = folio->mapping->host;
 
-	return !efuse_folio_refused(inode, folio) && efuse_folio_released(folio, gfp);
+	if (current->flags & PF_MEMALLOC ?
+	    efuse_folio_in(&get_fuse_inode(inode)->efuse_pages.through, folio) :
+	    efuse_folio_refused(inode, folio))
+		return false;
+	return efuse_folio_released(folio, gfp);
+}
+
+/*
+ * Zero the folio that holds the first byte behind @size. If a WRITE holds the folio, it is void
+ * instead: the WRITE takes its bytes from there.
+ */
+static void efuse_folio_cut(struct inode *inode, loff_t size)
+{
+	struct folio *folio = filemap_lock_folio(inode->i_mapping, size >> PAGE_SHIFT);
+
+	if (IS_ERR(folio))
+		return;
+	if (!efuse_folio_refused(inode, folio)) {
+		folio_wait_writeback(folio);
+		folio_zero_segment(folio, offset_in_folio(folio, size), folio_size(folio));
+	}
+	folio_unlock(folio);
+	folio_put(folio);
+}
+
+/**
+ * efuse_pages_cut - a reply has brought another size of a file
+ * @inode: the file
+ * @old: the size in bytes before the reply
+ * @size: the new size in bytes
+ *
+ * Context: process context, may sleep, as truncate_pagecache(), whose place it takes.
+ */
+void efuse_pages_cut(struct inode *inode, loff_t old, loff_t size)
+{
+	if (size > old && offset_in_page(old))
+		WRITE_ONCE(get_fuse_inode(inode)->efuse_pages.grown, true);
+	if (efuse_conn_get(get_fuse_conn(inode)) && offset_in_page(size)) {
+		efuse_folio_cut(inode, size);
+		size = round_up(size, PAGE_SIZE);
+	}
+	truncate_pagecache(inode, size);
 }
 
 /**
@@ -169,6 +207,7 @@ void efuse_through_end(struct inode *inode, int err)
 	efuse_range_end(inode, &pages->through);
 	if (unlikely(READ_ONCE(pages->refused))) {
 		WRITE_ONCE(pages->refused, false);
+		WRITE_ONCE(pages->grown, false);
 		efuse_pages_drop(inode, pos, len);
 	}
 }
@@ -359,6 +398,7 @@ static void efuse_pages_refresh(struct inode *inode, bool wait)
 	if (!efuse_folios_drop(mapping, 0, ULONG_MAX, wait))
 		return;
 	WRITE_ONCE(get_fuse_inode(inode)->efuse_epoch, now);
+	WRITE_ONCE(get_fuse_inode(inode)->efuse_pages.grown, false);
 	efuse_dropped_prune(inode, now);
 }
 
@@ -372,6 +412,36 @@ static void efuse_pages_refresh(struct inode *inode, bool wait)
  */
 void efuse_refresh_pages(struct inode *inode)
 {
+	efuse_pages_refresh(inode, true);
+}
+
+/* Does a WRITE hold a page of the range that may have zeros in place of bytes of the file? */
+static bool efuse_range_grown(const struct efuse_pages *pages, pgoff_t first, pgoff_t last)
+{
+	return READ_ONCE(pages->refused) && READ_ONCE(pages->grown) &&
+	       READ_ONCE(pages->through.first) <= last && first < READ_ONCE(pages->through.end);
+}
+
+/**
+ * efuse_refresh_range - drop the pages that FUSE keeps of a file before a range of it is read
+ * @inode: the file
+ * @pos: of the first byte
+ * @len: of the range
+ *
+ * As efuse_refresh_pages(). If a WRITE holds the page that was the last one before the file became
+ * longer, the read waits for the WRITE, since no moment has had these zeros and the new size.
+ *
+ * Context: process context, may sleep. Returns early if the caller is being killed.
+ */
+void efuse_refresh_range(struct inode *inode, loff_t pos, size_t len)
+{
+	struct efuse_pages *pages = &get_fuse_inode(inode)->efuse_pages;
+	pgoff_t first = pos >> PAGE_SHIFT, last = (pos + len) >> PAGE_SHIFT;
+
+	efuse_pages_refresh(inode, true);
+	if (likely(!efuse_range_grown(pages, first, last)) ||
+	    wait_var_event_killable(pages, !efuse_range_grown(pages, first, last)))
+		return;
 	efuse_pages_refresh(inode, true);
 }
 

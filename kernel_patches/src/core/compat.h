@@ -306,6 +306,16 @@ static inline int efuse_copy_wait(struct inode *inode, pgoff_t first, pgoff_t la
 #endif
 }
 
+/* May files of the connection be mapped straight from the host's memory? */
+static inline bool efuse_dax(const struct fuse_conn *fc)
+{
+#ifdef CONFIG_FUSE_DAX
+	return fc->dax;
+#else
+	return false;
+#endif
+}
+
 /* Does a write(2) to the pages of a write-back mount wait for older WRITEs of its pages? */
 static inline bool efuse_write_waits(void)
 {

@@ -93,7 +93,8 @@ void efuse_stack_on(struct super_block *sb, unsigned int depth)
  */
 void efuse_file_inode_init(struct inode *inode)
 {
-	mapping_set_release_always(inode->i_mapping); /* efuse_release_folio() is asked. */
+	if (!efuse_dax(get_fuse_conn(inode))) /* DAX has other operations, and no folios. */
+		mapping_set_release_always(inode->i_mapping); /* for efuse_release_folio() */
 	if (inode->i_sb->s_stack_depth <= EFUSE_STACK_DEPTH)
 		return;
 	lockdep_set_class(&inode->i_rwsem, &efuse_deep_rwsem);
