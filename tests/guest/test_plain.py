@@ -89,7 +89,7 @@ def counts(counters: RequestCounters, path: Path) -> dict[str, requests.Counted]
 
 def work(one: Served) -> None:
     """Make requests of many kinds: READs that take several requests, and LOOKUPs that fail."""
-    data = os.urandom(MIB)
+    data = os.urandom(4 * MIB)
     (one.source / "data").write_bytes(data)
     (one.path / "directory").mkdir()
     for n in range(FILES):
