@@ -17,8 +17,7 @@ from efuse.bpf.spec import Source, Spec
 from efuse.errors import EfuseError
 from efuse.guest import accel
 from tests import access_lists
-
-_NOBODY = 65534
+from tests.unit import spoiled_files
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 
@@ -29,51 +28,21 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "efuse"
 
 
-def _link(file: Path) -> None:
-    file.rename(file.with_suffix(".elsewhere"))
-    file.symlink_to(file.with_suffix(".elsewhere"))
-
-
-def _fifo(file: Path) -> None:
-    file.unlink()
-    os.mkfifo(file)
-
-
-def _directory(file: Path) -> None:
-    file.unlink()
-    file.mkdir()
-
-
-def _of_another_user(file: Path) -> None:
-    os.chown(file, _NOBODY, -1)
-
-
-def _writable_by_others(file: Path) -> None:
-    file.chmod(0o646)
-
-
-def _writable_by_another_group(file: Path) -> None:
-    os.chown(file, -1, _NOBODY)
-    file.chmod(0o664)
-
-
 def _writable_by_a_listed_user(file: Path) -> None:
-    os.setxattr(file, access_lists.ACCESS, access_lists.encoded(6, 4, 4, users={_NOBODY: 6}))
-
-
-def _in_a_directory_of_others(file: Path) -> None:
-    file.parent.chmod(0o777)
+    os.setxattr(
+        file, access_lists.ACCESS, access_lists.encoded(6, 4, 4, users={spoiled_files.NOBODY: 6})
+    )
 
 
 _SPOILS = (
-    (_link, r"ELOOP"),
-    (_fifo, r"EINVAL"),
-    (_directory, r"EINVAL"),
-    (_of_another_user, r"belongs to user 65534 \(EPERM\)"),
-    (_writable_by_others, r"can be written by all users \(EPERM\)"),
-    (_writable_by_another_group, r"can be written by group 65534 \(EPERM\)"),
+    (spoiled_files.link, r"ELOOP"),
+    (spoiled_files.fifo, r"EINVAL"),
+    (spoiled_files.directory, r"EINVAL"),
+    (spoiled_files.of_another_user, r"belongs to user 65534 \(EPERM\)"),
+    (spoiled_files.writable_by_others, r"can be written by all users \(EPERM\)"),
+    (spoiled_files.writable_by_another_group, r"can be written by group 65534 \(EPERM\)"),
     (_writable_by_a_listed_user, r"can be written by users of its access control list \(EPERM\)"),
-    (_in_a_directory_of_others, r"can be written by all users \(EPERM\)"),
+    (spoiled_files.in_a_directory_of_others, r"can be written by all users \(EPERM\)"),
 )
 
 
@@ -96,7 +65,9 @@ def test_read_private_of_an_untrusted_file_fails(
         locations.read_private(path)
 
 
-@pytest.mark.parametrize("make_untrusted", [_of_another_user, _writable_by_a_listed_user])
+@pytest.mark.parametrize(
+    "make_untrusted", [spoiled_files.of_another_user, _writable_by_a_listed_user]
+)
 def test_read_private_checks_the_opened_file_if_it_is_replaced_meanwhile(
     cache: Path, monkeypatch: pytest.MonkeyPatch, make_untrusted: Callable[[Path], None]
 ) -> None:

@@ -19,10 +19,10 @@ from efuse.bpf import type_index
 from efuse.bpf.kernel_types import KernelTypes
 from efuse.bpf.tracing import Hook
 from efuse.control.mounts import is_on_fuse
+from tests.unit import spoiled_files
 from tests.unit.btf_builder import write_types
 
 _IN_OPEN = 0x20
-_NOBODY = 65534
 _IS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -196,38 +196,6 @@ def _another_kernels(file: Path) -> None:
     index.write()
 
 
-def _link(file: Path) -> None:
-    file.rename(file.with_suffix(".elsewhere"))
-    file.symlink_to(file.with_suffix(".elsewhere"))
-
-
-def _fifo(file: Path) -> None:
-    file.unlink()
-    os.mkfifo(file)
-
-
-def _directory(file: Path) -> None:
-    file.unlink()
-    file.mkdir()
-
-
-def _of_another_user(file: Path) -> None:
-    os.chown(file, _NOBODY, -1)
-
-
-def _writable_by_others(file: Path) -> None:
-    file.chmod(0o646)
-
-
-def _writable_by_another_group(file: Path) -> None:
-    os.chown(file, -1, _NOBODY)
-    file.chmod(0o664)
-
-
-def _in_a_directory_of_others(file: Path) -> None:
-    file.parent.chmod(0o777)
-
-
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -236,13 +204,13 @@ def _in_a_directory_of_others(file: Path) -> None:
         _changed,
         _not_utf8,
         _another_kernels,
-        _link,
-        _fifo,
-        _directory,
-        pytest.param(_of_another_user, marks=_IS_ROOT),
-        _writable_by_others,
-        pytest.param(_writable_by_another_group, marks=_IS_ROOT),
-        _in_a_directory_of_others,
+        spoiled_files.link,
+        spoiled_files.fifo,
+        spoiled_files.directory,
+        pytest.param(spoiled_files.of_another_user, marks=_IS_ROOT),
+        spoiled_files.writable_by_others,
+        pytest.param(spoiled_files.writable_by_another_group, marks=_IS_ROOT),
+        spoiled_files.in_a_directory_of_others,
     ],
 )
 def test_file_that_cannot_be_trusted_is_not_used(sysfs: Path, spoil: Callable[[Path], Any]) -> None:
