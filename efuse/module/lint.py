@@ -16,8 +16,8 @@ _IGNORED = "FILE_PATH_CHANGES,EMAIL_SUBJECT,COMMIT_MESSAGE,NO_AUTHOR_SIGN_OFF,MI
 # ENOSYS has a meaning of its own in the FUSE protocol. noexport.h is about EXPORT_SYMBOL itself.
 # One macro evaluates its argument twice because the argument is the name of a member.
 _IGNORED += ",ENOSYS,EXPORT_SYMBOL,MACRO_ARG_UNUSED,MACRO_ARG_REUSE"
-# Lines of a patch are aligned like the kernel code around them.
-_IGNORED_IN_PATCHES = ",PARENTHESIS_ALIGNMENT"
+# Lines of a patch are aligned and written like the kernel code around them.
+_IGNORED_IN_PATCHES = ",PARENTHESIS_ALIGNMENT,MULTIPLE_ASSIGNMENTS"
 # Trace events are written in the style of the kernel's own; the path of their header has a slash.
 _IGNORED_IN_EVENTS = ",PARENTHESIS_ALIGNMENT,OPEN_ENDED_LINE,SPACING"
 

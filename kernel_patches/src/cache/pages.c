@@ -228,9 +228,8 @@ static bool efuse_folio_referenced(struct folio *folio)
 
 	if (folio_test_large(folio)) /* Its pins are counted apart from its references. */
 		return folio_maybe_dma_pinned(folio);
-	/* In this order: a map that goes away in between makes the result larger, not smaller. */
 	refs = folio_ref_count(folio);
-	smp_rmb();
+	smp_rmb(); /* A map that goes away in between makes the result larger, not smaller. */
 	return refs - folio_mapcount(folio) >= GUP_PIN_COUNTING_BIAS;
 }
 
