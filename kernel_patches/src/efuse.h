@@ -88,35 +88,36 @@ struct efuse_args {
 };
 
 /**
- * struct efuse_page_range - the pages of a WRITE, for as long as it is carried out
- * @first: index of the first page
- * @end: index after the last page, 0 while there is no such WRITE
+ * struct efuse_range - the bytes of a WRITE, for as long as it is carried out
+ * @pos: position in the file of the first byte
+ * @end: position after the last byte, 0 while there is no such WRITE
  *
  * Both are set under the inode's lock, and read under a page's.
  */
-struct efuse_page_range {
-	pgoff_t first;
-	pgoff_t end;
+struct efuse_range {
+	loff_t pos;
+	loff_t end;
 };
 
 /**
  * struct efuse_pages - what is known of an inode's pages in FUSE's page cache
- * @past: pages that a WRITE to a backing file goes past: they must not be stored to
- * @through: pages that hold the bytes of a WRITE that the daemon has not answered: they are not
- *	     dropped, and must not be stored to
+ * @past: a WRITE to a backing file, which goes past the pages: they must not be stored to
+ * @through: a WRITE that takes its bytes from the pages, until the daemon has answered it: they are
+ *	     not dropped, and must not be stored to
  * @refused: whether a page of @through was to be dropped. Its pages are dropped at its end
- * @grown: whether a reply has made the file longer, so that a page that was read before may have
- *	   zeros in place of bytes of the file
+ * @grown: if a reply has made the file longer, the index of the page that was its last one, plus
+ *	   one. This page, and later ones, may have zeros in place of bytes of the file if they were
+ *	   filled before and are in @through
  * @dropped: for each index where a void page was dropped before a store: the epoch since which the
  *	     next page there is true (see page_stores.c). An entry is read and set under the lock of
  *	     the page. It is removed when the page is written back, when all pages of the file are
  *	     true, or with the inode. It stays right when the page is dropped once more
  */
 struct efuse_pages {
-	struct efuse_page_range past;
-	struct efuse_page_range through;
+	struct efuse_range past;
+	struct efuse_range through;
 	bool refused;
-	bool grown;
+	pgoff_t grown;
 	struct xarray dropped;
 };
 
@@ -214,21 +215,24 @@ void efuse_inode_evicted(struct inode *inode);
 
 /* FUSE's page cache of a file: see pages.c. */
 void efuse_refresh_pages(struct inode *inode);
-void efuse_refresh_range(struct inode *inode, loff_t pos, size_t len);
+size_t efuse_read_length(struct inode *inode, loff_t pos, size_t len);
 void efuse_pages_cut(struct inode *inode, loff_t old, loff_t size);
 void efuse_refresh_mapped(struct inode *inode);
 vm_fault_t efuse_page_mkwrite(struct vm_fault *vmf);
 int efuse_pages_behind(struct file *file, loff_t pos);
 size_t efuse_fault_in(unsigned int filled, const struct iov_iter *iter, size_t bytes, size_t most);
-void efuse_through_begin(struct folio *folio);
+void efuse_through_begin(struct folio *folio, loff_t pos, size_t len);
 void efuse_through_end(struct inode *inode, int err);
 #ifdef EFUSE_HAS_FOLIOS
 struct folio *efuse_fresh_folio(struct address_space *mapping, pgoff_t index);
+struct folio **efuse_notify_folio(struct folio **folio);
 #else
 struct page *efuse_fresh_page(struct address_space *mapping, pgoff_t index);
+struct page **efuse_notify_page(struct page **page);
 #endif
 void efuse_folio_cleaned(struct folio *folio);
 bool efuse_release_folio(struct folio *folio, gfp_t gfp);
+void efuse_invalidate_folio(struct folio *folio, size_t offset, size_t len);
 void efuse_free_folio(struct folio *folio);
 #ifdef EFUSE_HAS_WRITEPAGES
 bool fuse_range_is_writeback(struct inode *inode, pgoff_t idx_from, pgoff_t idx_to);

@@ -323,9 +323,12 @@ static int efuse_file_modified(struct kiocb *iocb)
  */
 static int efuse_file_end(const struct efuse_conn *ec, const struct kiocb *iocb)
 {
-	if (!(iocb->ki_flags & IOCB_APPEND) || READ_ONCE(ec->consistency) != EFUSE_EXCLUSIVE)
+	struct inode *inode = file_inode(iocb->ki_filp);
+
+	if (!(iocb->ki_flags & IOCB_APPEND) || READ_ONCE(ec->consistency) != EFUSE_EXCLUSIVE ||
+	    get_fuse_conn(inode)->writeback_cache)
 		return 0;
-	return fuse_update_attributes(file_inode(iocb->ki_filp), iocb->ki_filp, STATX_SIZE);
+	return fuse_update_attributes(inode, iocb->ki_filp, STATX_SIZE);
 }
 
 /**

@@ -274,7 +274,9 @@ void efuse_timeouts_expire(struct fuse_conn *fc);
 /* pages.c */
 void efuse_past_begin(struct inode *inode, loff_t pos, size_t len);
 void efuse_past_end(struct inode *inode);
-bool efuse_folio_in(const struct efuse_page_range *range, struct folio *folio);
+u16 efuse_pages_bucket(struct inode *inode);
+bool efuse_folio_refused(struct inode *inode, struct folio *folio);
+bool efuse_folio_in(const struct efuse_range *range, struct folio *folio);
 bool efuse_pages_drop(struct inode *inode, loff_t pos, size_t len);
 void efuse_pages_void(struct efuse_conn *ec, struct inode *inode, loff_t pos, size_t len);
 bool efuse_pages_true(const struct efuse_conn *ec, struct inode *inode);

@@ -36,8 +36,8 @@
 static bool efuse_folio_void(const struct efuse_conn *ec, struct inode *inode, struct folio *folio,
 			     pgoff_t index, u64 *now)
 {
-	u16 bucket = efuse_bucket_inode(get_node_id(inode), EFUSE_KIND_PAGES);
 	struct fuse_inode *fi = get_fuse_inode(inode);
+	u16 bucket = efuse_pages_bucket(inode);
 	bool closed;
 	void *entry;
 	u64 last;
@@ -225,9 +225,8 @@ static u64 efuse_fill_begin(struct inode *inode)
 static bool efuse_fill_true(struct inode *inode, u64 epoch)
 {
 	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
-	u16 bucket = efuse_bucket_inode(get_node_id(inode), EFUSE_KIND_PAGES);
 
-	return !ec || efuse_epoch_last(ec, bucket) <= epoch;
+	return !ec || efuse_epoch_last(ec, efuse_pages_bucket(inode)) <= epoch;
 }
 
 #ifdef EFUSE_HAS_IOMAP_WRITE_OPS
@@ -308,7 +307,8 @@ enum efuse_store {
 	EFUSE_STORE_NOW,
 	EFUSE_STORE_WAITS,	/* for a WRITE that goes past the folio */
 	EFUSE_STORE_FOLLOWS,	/* a WRITE that goes through the folio */
-	EFUSE_STORE_READS,	/* the folio again: it was dropped */
+	EFUSE_STORE_READS,	/* the folio, which was dropped */
+	EFUSE_STORE_READS_AGAIN,
 	EFUSE_STORE_NO_MEMORY,
 };
 
@@ -316,6 +316,7 @@ static enum efuse_store efuse_folio_store(struct inode *inode, struct folio *fol
 {
 	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
 	struct efuse_pages *pages = &get_fuse_inode(inode)->efuse_pages;
+	bool again;
 	u64 now;
 
 	if (unlikely(efuse_folio_in(&pages->past, folio)))
@@ -327,15 +328,27 @@ static enum efuse_store efuse_folio_store(struct inode *inode, struct folio *fol
 	if (likely(!efuse_folio_void(ec, inode, folio, index, &now)) ||
 	    efuse_folio_writes(inode, folio))
 		return EFUSE_STORE_NOW;
-	return efuse_folio_discard(inode, folio, index, now) ? EFUSE_STORE_NO_MEMORY :
-							       EFUSE_STORE_READS;
+	again = xa_load(&pages->dropped, index);
+	if (efuse_folio_discard(inode, folio, index, now))
+		return EFUSE_STORE_NO_MEMORY;
+	return again ? EFUSE_STORE_READS_AGAIN : EFUSE_STORE_READS;
 }
 
 /* Wait until no WRITE covers the folio, or for a moment. Returns whether none does. */
-static bool efuse_store_wait(struct efuse_pages *pages, const struct efuse_page_range *range,
+static bool efuse_store_wait(struct efuse_pages *pages, const struct efuse_range *range,
 			     struct folio *folio)
 {
 	return wait_var_event_timeout(pages, !efuse_folio_in(range, folio), EFUSE_STORE_JIFFIES);
+}
+
+/*
+ * Does the task that is to take its fault again end instead? A task that ends has taken its signal
+ * already. It stores, too: it releases its robust futexes. But no signal could end its faults.
+ */
+static bool efuse_store_ends(enum efuse_store store)
+{
+	return fatal_signal_pending(current) ||
+	       (current->flags & PF_EXITING && store != EFUSE_STORE_READS);
 }
 
 /**
@@ -349,7 +362,7 @@ static bool efuse_store_wait(struct efuse_pages *pages, const struct efuse_page_
  *
  * Context: process context, sleeps if such a WRITE is under way.
  * Return: VM_FAULT_LOCKED, or, with the page unlocked, VM_FAULT_NOPAGE to take the fault again,
- *         VM_FAULT_OOM, or VM_FAULT_SIGBUS if the caller is being killed.
+ *         VM_FAULT_OOM, or VM_FAULT_SIGBUS if the caller is being killed or ends.
  */
 vm_fault_t efuse_page_mkwrite(struct vm_fault *vmf)
 {
@@ -367,12 +380,11 @@ vm_fault_t efuse_page_mkwrite(struct vm_fault *vmf)
 		return VM_FAULT_LOCKED;
 	}
 	folio_unlock(folio);
-	if (store == EFUSE_STORE_WAITS)
-		efuse_store_wait(pages, &pages->past, folio);
-	/* A task that ends has taken its signal already. */
-	if (fatal_signal_pending(current) || current->flags & PF_EXITING)
-		return VM_FAULT_SIGBUS;
-	return store == EFUSE_STORE_NO_MEMORY ? VM_FAULT_OOM : VM_FAULT_NOPAGE;
+	if (store == EFUSE_STORE_NO_MEMORY)
+		return VM_FAULT_OOM;
+	if (store == EFUSE_STORE_WAITS && efuse_store_wait(pages, &pages->past, folio))
+		store = EFUSE_STORE_READS;
+	return efuse_store_ends(store) ? VM_FAULT_SIGBUS : VM_FAULT_NOPAGE;
 }
 
 /* A write(2) whose bytes go to FUSE's pages and immediately to the daemon. */
@@ -411,6 +423,41 @@ struct page *efuse_fresh_page(struct address_space *mapping, pgoff_t index)
 }
 #endif
 
+/* A notification stores bytes of the daemon. */
+
+#ifdef EFUSE_HAS_FOLIOS
+/**
+ * efuse_notify_folio - the folio that a notification stores to
+ * @folio: the folio, locked
+ *
+ * The WRITE that holds a folio takes its bytes from there. They are not replaced.
+ *
+ * Return: @folio; or the address of a NULL pointer, so that the bytes go nowhere.
+ */
+struct folio **efuse_notify_folio(struct folio **folio)
+{
+	static struct folio *none;
+
+	return efuse_folio_refused((*folio)->mapping->host, *folio) ? &none : folio;
+}
+#else
+/**
+ * efuse_notify_page - the page that a notification stores to
+ * @page: the page, locked
+ *
+ * The WRITE that holds a page takes its bytes from there. They are not replaced.
+ *
+ * Return: @page; or the address of a NULL pointer, so that the bytes go nowhere.
+ */
+struct page **efuse_notify_page(struct page **page)
+{
+	struct folio *folio = page_folio(*page);
+	static struct page *none;
+
+	return efuse_folio_refused(folio->mapping->host, folio) ? &none : page;
+}
+#endif
+
 /**
  * efuse_fault_in - make the buffer of a write(2) through FUSE's pages present
  * @filled: pages that the next WRITE has already
@@ -419,7 +466,8 @@ struct page *efuse_fresh_page(struct address_space *mapping, pgoff_t index)
  * @most: of the buffer, for the whole WRITE
  *
  * A store waits for the WRITE of its page, perhaps with the caller's mmap_lock. A fault may need
- * that lock. So the buffer is faulted in before the WRITE has pages, and not between them.
+ * that lock. So the buffer is faulted in before the WRITE has pages, and not between them. The
+ * first bytes come last: there may be no memory for all.
  *
  * Context: process context, may sleep.
  * Return: how many of the first @bytes are not present.
@@ -429,9 +477,9 @@ size_t efuse_fault_in(unsigned int filled, const struct iov_iter *iter, size_t b
 	size_t left;
 
 	if (!filled) {
-		most = min(most, iov_iter_count(iter));
-		left = fault_in_iov_iter_readable(iter, most);
-		return left > most - bytes ? left - (most - bytes) : 0;
+		if (most > bytes)
+			fault_in_iov_iter_readable(iter, min(most, iov_iter_count(iter)));
+		return fault_in_iov_iter_readable(iter, bytes);
 	}
 	pagefault_disable();
 	left = fault_in_iov_iter_readable(iter, bytes);

@@ -23,28 +23,34 @@
 /* Has FUSE's page cache of the file not been bypassed by a change since its epoch? */
 bool efuse_pages_true(const struct efuse_conn *ec, struct inode *inode)
 {
-	return efuse_epoch_valid(ec, efuse_bucket_inode(get_node_id(inode), EFUSE_KIND_PAGES),
+	return efuse_epoch_valid(ec, efuse_pages_bucket(inode),
 				 READ_ONCE(get_fuse_inode(inode)->efuse_epoch));
+}
+
+/* The bucket of what is known of FUSE's pages of a file. */
+u16 efuse_pages_bucket(struct inode *inode)
+{
+	return efuse_bucket_inode(get_node_id(inode), EFUSE_KIND_PAGES);
 }
 
 /* The pages of a WRITE that a write(2) has begun. The inode's lock is held. */
 
-/* Does a WRITE cover a page of this locked folio? */
-bool efuse_folio_in(const struct efuse_page_range *range, struct folio *folio)
+/* Does a WRITE cover a byte of this locked folio? */
+bool efuse_folio_in(const struct efuse_range *range, struct folio *folio)
 {
 	smp_mb(); /* Pairs with efuse_past_begin(): the folio is in the page cache. */
-	return READ_ONCE(range->first) < folio_next_index(folio) &&
-	       folio->index < READ_ONCE(range->end);
+	return READ_ONCE(range->pos) < folio_pos(folio) + (loff_t)folio_size(folio) &&
+	       folio_pos(folio) < READ_ONCE(range->end);
 }
 
-static void efuse_range_set(struct efuse_page_range *range, pgoff_t first, pgoff_t end)
+static void efuse_range_set(struct efuse_range *range, loff_t pos, loff_t end)
 {
-	WRITE_ONCE(range->first, first);
-	smp_wmb(); /* No page before @first is in the range. */
+	WRITE_ONCE(range->pos, pos);
+	smp_wmb(); /* No byte before @pos is in the range. */
 	WRITE_ONCE(range->end, end);
 }
 
-static void efuse_range_end(struct inode *inode, struct efuse_page_range *range)
+static void efuse_range_end(struct inode *inode, struct efuse_range *range)
 {
 	/* What the WRITE has changed, and the pages that were dropped for it, are seen before. */
 	smp_store_release(&range->end, 0);
@@ -63,8 +69,7 @@ static void efuse_range_end(struct inode *inode, struct efuse_page_range *range)
  */
 void efuse_past_begin(struct inode *inode, loff_t pos, size_t len)
 {
-	efuse_range_set(&get_fuse_inode(inode)->efuse_pages.past, pos >> PAGE_SHIFT,
-			((pos + len - 1) >> PAGE_SHIFT) + 1);
+	efuse_range_set(&get_fuse_inode(inode)->efuse_pages.past, pos, pos + len);
 	smp_mb(); /* Pairs with efuse_folio_in(): the caller looks for pages next. */
 }
 
@@ -80,41 +85,50 @@ void efuse_past_end(struct inode *inode)
 /**
  * efuse_through_begin - a folio of FUSE's page cache holds bytes of a WRITE that is to be sent
  * @folio: the folio, locked, its inode locked; after the earlier folios of this WRITE
+ * @pos: position in the file of the first of these bytes
+ * @len: their number
  *
  * FUSE unlocks the folio before the daemon has answered, and the WRITE takes its bytes from the
- * folio. Until efuse_through_end() the folio is neither dropped nor zeroed, and no map stores to
- * it: the store might be written back first, and the WRITE would undo it.
+ * folio. Until efuse_through_end() the folio is not dropped, these bytes are not zeroed, and no map
+ * stores to the folio: the store might be written back first, and the WRITE would undo it.
  */
-void efuse_through_begin(struct folio *folio)
+void efuse_through_begin(struct folio *folio, loff_t pos, size_t len)
 {
 	struct fuse_inode *fi = get_fuse_inode(folio->mapping->host);
-	struct efuse_page_range *through = &fi->efuse_pages.through;
+	struct efuse_range *through = &fi->efuse_pages.through;
 
-	efuse_range_set(through, through->end ? through->first : folio->index,
-			folio_next_index(folio));
+	/* A task that was late may have set it when the last WRITE had ended. */
+	if (!through->end)
+		WRITE_ONCE(fi->efuse_pages.refused, false);
+	efuse_range_set(through, through->end ? through->pos : pos, pos + len);
 	if (efuse_conn_get(get_fuse_conn(&fi->inode)) && folio_mkclean(folio))
 		folio_mark_dirty(folio);
 }
 
 /*
  * Does a WRITE through FUSE's pages hold the folio, which is locked and is to be dropped? Then it
- * is void, and is dropped when the WRITE has been answered.
+ * is void, and is dropped when the WRITE has been answered. What takes its place before is void,
+ * too: a READ that is sent meanwhile may overtake the WRITE.
+ *
+ * The first such folio of a WRITE makes the file's pages void, before a store that waits for the
+ * WRITE gets the folio's lock. efuse_through_end() makes them void once more, since they may have
+ * become true meanwhile.
  */
-static bool efuse_folio_refused(struct inode *inode, struct folio *folio)
+bool efuse_folio_refused(struct inode *inode, struct folio *folio)
 {
 	struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
 	struct efuse_pages *pages = &get_fuse_inode(inode)->efuse_pages;
 
 	if (likely(!efuse_folio_in(&pages->through, folio)) || !ec)
 		return false;
-	WRITE_ONCE(pages->refused, true);
+	xa_erase(&pages->dropped, folio->index);
+	/* Pairs with the release below: the file's pages are void. */
+	if (!smp_load_acquire(&pages->refused)) {
+		efuse_epoch_bump(ec, efuse_pages_bucket(inode));
+		smp_store_release(&pages->refused, true);
+	}
 	/* Its barrier pairs with efuse_range_end(), after which efuse_through_end() looks. */
-	if (!efuse_folio_in(&pages->through, folio))
-		return false;
-	/* Under the folio's lock: a store that waits for the WRITE sees it. */
-	if (efuse_pages_true(ec, inode) || xa_load(&pages->dropped, folio->index))
-		efuse_epoch_bump(ec, efuse_bucket_inode(get_node_id(inode), EFUSE_KIND_PAGES));
-	return true;
+	return efuse_folio_in(&pages->through, folio);
 }
 
 /**
@@ -140,22 +154,56 @@ bool efuse_release_folio(struct folio *folio, gfp_t gfp)
 	return efuse_folio_released(folio, gfp);
 }
 
-/*
- * Zero the folio that holds the first byte behind @size. If a WRITE holds the folio, it is void
- * instead: the WRITE takes its bytes from there.
+/**
+ * efuse_invalidate_folio - a part of a folio is cut off. See
+ *	address_space_operations::invalidate_folio()
+ * @folio: the folio, locked
+ * @offset: of the part in the folio
+ * @len: of the part in bytes
  */
+void efuse_invalidate_folio(struct folio *folio, size_t offset, size_t len)
+{
+	efuse_folio_refused(folio->mapping->host, folio);
+	efuse_folio_invalidated(folio, offset, len);
+}
+
+/* Zero what a locked folio has behind @size, but not the bytes that a WRITE takes from there. */
+static void efuse_folio_zero_behind(struct inode *inode, struct folio *folio, loff_t size)
+{
+	const struct efuse_range *through = &get_fuse_inode(inode)->efuse_pages.through;
+	const loff_t start = folio_pos(folio), end = start + folio_size(folio);
+	/* Read first: if the folio is refused, they are those of the WRITE that holds it. */
+	loff_t kept = clamp(READ_ONCE(through->pos), size, end);
+	loff_t kept_end = clamp(READ_ONCE(through->end), kept, end);
+
+	if (!efuse_folio_refused(inode, folio))
+		kept_end = kept;
+	folio_zero_segments(folio, size - start, kept - start, kept_end - start, end - start);
+}
+
+/* A reply has brought another size: zero the folio that holds the first byte behind it. */
 static void efuse_folio_cut(struct inode *inode, loff_t size)
 {
 	struct folio *folio = filemap_lock_folio(inode->i_mapping, size >> PAGE_SHIFT);
 
 	if (IS_ERR(folio))
 		return;
-	if (!efuse_folio_refused(inode, folio)) {
-		folio_wait_writeback(folio);
-		folio_zero_segment(folio, offset_in_folio(folio, size), folio_size(folio));
-	}
+	folio_wait_writeback(folio);
+	efuse_folio_zero_behind(inode, folio, size);
 	folio_unlock(folio);
 	folio_put(folio);
+}
+
+/* A reply has made a file longer, whose last page was not full. */
+static void efuse_pages_grown(struct fuse_inode *fi, pgoff_t last)
+{
+	struct efuse_pages *pages = &fi->efuse_pages;
+
+	spin_lock(&fi->lock);
+	/* While a WRITE holds pages, the first of these counts. */
+	if (!READ_ONCE(pages->through.end) || !pages->grown || last < pages->grown)
+		WRITE_ONCE(pages->grown, last + 1);
+	spin_unlock(&fi->lock);
 }
 
 /**
@@ -168,10 +216,11 @@ static void efuse_folio_cut(struct inode *inode, loff_t size)
  */
 void efuse_pages_cut(struct inode *inode, loff_t old, loff_t size)
 {
-	if (size > old && offset_in_page(old))
-		WRITE_ONCE(get_fuse_inode(inode)->efuse_pages.grown, true);
-	if (efuse_conn_get(get_fuse_conn(inode)) && offset_in_page(size)) {
-		efuse_folio_cut(inode, size);
+	if (efuse_conn_get(get_fuse_conn(inode))) {
+		if (size > old && offset_in_page(old))
+			efuse_pages_grown(get_fuse_inode(inode), old >> PAGE_SHIFT);
+		if (offset_in_page(size))
+			efuse_folio_cut(inode, size);
 		size = round_up(size, PAGE_SIZE);
 	}
 	truncate_pagecache(inode, size);
@@ -197,18 +246,17 @@ void efuse_through_end(struct inode *inode, int err)
 {
 	struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
 	struct efuse_pages *pages = &get_fuse_inode(inode)->efuse_pages;
-	loff_t pos = (loff_t)pages->through.first << PAGE_SHIFT;
-	size_t len = (pages->through.end - pages->through.first) << PAGE_SHIFT;
+	loff_t pos = pages->through.pos, end = pages->through.end;
 
-	if (!pages->through.end)
+	if (!end)
 		return;
-	if (err && ec)
-		efuse_epoch_bump(ec, efuse_bucket_inode(get_node_id(inode), EFUSE_KIND_PAGES));
+	if (ec && (err || READ_ONCE(pages->refused)))
+		efuse_epoch_bump(ec, efuse_pages_bucket(inode));
 	efuse_range_end(inode, &pages->through);
 	if (unlikely(READ_ONCE(pages->refused))) {
 		WRITE_ONCE(pages->refused, false);
-		WRITE_ONCE(pages->grown, false);
-		efuse_pages_drop(inode, pos, len);
+		WRITE_ONCE(pages->grown, 0);
+		efuse_pages_drop(inode, pos, end - pos);
 	}
 }
 
@@ -363,7 +411,7 @@ bool efuse_pages_drop(struct inode *inode, loff_t pos, size_t len)
 void efuse_pages_void(struct efuse_conn *ec, struct inode *inode, loff_t pos, size_t len)
 {
 	if (!efuse_pages_drop(inode, pos, len))
-		efuse_epoch_bump(ec, efuse_bucket_inode(get_node_id(inode), EFUSE_KIND_PAGES));
+		efuse_epoch_bump(ec, efuse_pages_bucket(inode));
 }
 
 /* Forget the pages that were dropped before a store: all pages are true since @epoch. */
@@ -397,8 +445,9 @@ static void efuse_pages_refresh(struct inode *inode, bool wait)
 	if (!efuse_folios_drop(mapping, 0, ULONG_MAX, wait))
 		return;
 	WRITE_ONCE(get_fuse_inode(inode)->efuse_epoch, now);
-	WRITE_ONCE(get_fuse_inode(inode)->efuse_pages.grown, false);
-	efuse_dropped_prune(inode, now);
+	/* In a closed bucket nothing but the entries tells that a page is true. */
+	if (!efuse_epoch_closed(ec, efuse_pages_bucket(inode)))
+		efuse_dropped_prune(inode, now);
 }
 
 /**
@@ -415,33 +464,45 @@ void efuse_refresh_pages(struct inode *inode)
 }
 
 /* Does a WRITE hold a page of the range that may have zeros in place of bytes of the file? */
-static bool efuse_range_grown(const struct efuse_pages *pages, pgoff_t first, pgoff_t last)
+static bool efuse_range_grown(const struct efuse_pages *pages, loff_t pos, loff_t end)
 {
-	return READ_ONCE(pages->refused) && READ_ONCE(pages->grown) &&
-	       READ_ONCE(pages->through.first) <= last && first < READ_ONCE(pages->through.end);
+	pgoff_t grown = READ_ONCE(pages->grown);
+
+	if (likely(!READ_ONCE(pages->refused)) || !grown)
+		return false;
+	pos = max(pos, (loff_t)(grown - 1) << PAGE_SHIFT);
+	return round_down(READ_ONCE(pages->through.pos), PAGE_SIZE) < end &&
+	       pos < round_up(READ_ONCE(pages->through.end), PAGE_SIZE);
 }
 
 /**
- * efuse_refresh_range - drop the pages that FUSE keeps of a file before a range of it is read
+ * efuse_read_length - a range of a file is about to be read from FUSE's pages
  * @inode: the file
  * @pos: of the first byte
  * @len: of the range
  *
- * As efuse_refresh_pages(). If a WRITE holds the page that was the last one before the file became
- * longer, the read waits for the WRITE, since no moment has had these zeros and the new size.
+ * Drops the pages that are not true any more, as efuse_refresh_pages(). If a WRITE holds the page
+ * that was the last one before the file became longer, the read waits for the WRITE, since no
+ * moment has had these zeros and the new size. If the file becomes longer later, the read ends
+ * where the file ends now.
  *
  * Context: process context, may sleep. Returns early if the caller is being killed.
+ * Return: how many bytes to read at most.
  */
-void efuse_refresh_range(struct inode *inode, loff_t pos, size_t len)
+size_t efuse_read_length(struct inode *inode, loff_t pos, size_t len)
 {
 	struct efuse_pages *pages = &get_fuse_inode(inode)->efuse_pages;
-	pgoff_t first = pos >> PAGE_SHIFT, last = (pos + len) >> PAGE_SHIFT;
+	loff_t size = i_size_read(inode);
 
+	if (!efuse_conn_get(get_fuse_conn(inode)))
+		return len;
+	len = pos < size ? min_t(u64, len, size - pos) : 0;
 	efuse_pages_refresh(inode, true);
-	if (likely(!efuse_range_grown(pages, first, last)) ||
-	    wait_var_event_killable(pages, !efuse_range_grown(pages, first, last)))
-		return;
+	if (likely(!efuse_range_grown(pages, pos, pos + len)) ||
+	    wait_var_event_killable(pages, !efuse_range_grown(pages, pos, pos + len)))
+		return len;
 	efuse_pages_refresh(inode, true);
+	return len;
 }
 
 /**

@@ -336,6 +336,14 @@ static inline bool efuse_folio_released(struct folio *folio, gfp_t gfp)
 #endif
 }
 
+/* Drop what FUSE keeps of a part of a folio that is cut off. */
+static inline void efuse_folio_invalidated(struct folio *folio, size_t offset, size_t len)
+{
+#ifdef EFUSE_HAS_IOMAP_WRITE_OPS
+	iomap_invalidate_folio(folio, offset, len);
+#endif
+}
+
 /*
  * Linux 6.19 reads inode->i_state by accessors (d8753f788ab4 "fs: provide accessors for
  * ->i_state").

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Test what is dropped, cut off or notified while a WRITE through FUSE's pages is under way."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import struct
+import termios
+from pathlib import Path
+
+from tests.guest.support.backing_files import make
+from tests.guest.support.daemons import eventually, force_stat, mounted, running
+from tests.guest.support.file_data import BLOCK, fill
+from tests.guest.support.file_pages import LONG, libc, random_view, sent
+from tests.guest.support.manual_daemon import DEADLINE_S, until
+from tests.guest.support.wire import FOPEN_KEEP_CACHE, FOPEN_NOFLUSH
+
+_KEEP = FOPEN_NOFLUSH | FOPEN_KEEP_CACHE
+_SYS_SET_ROBUST_LIST = 273
+_OWNER_DIED = 0x40000000
+_kept_alive: list[object] = []
+
+
+def _is_terminal(fd: int) -> int:
+    """Send an IOCTL, as Python's open() does; return the errno."""
+    try:
+        fcntl.ioctl(fd, termios.TCGETS, bytes(64))
+    except OSError as error:
+        return error.errno or 0
+    return 0
+
+
+def test_store_that_waits_for_a_write_reads_a_page_that_an_open_dropped_during_an_ioctl(
+    mountpoint: Path,
+) -> None:
+    """The daemon does not know the IOCTL, which is under way when the OPEN drops the page."""
+    with mounted(mountpoint, open_flags=FOPEN_NOFLUSH, **LONG) as m:
+        make(m, "f", fill("d", BLOCK))
+        fd = os.open(m / "f", os.O_RDWR)
+
+        def store() -> None:
+            with random_view(fd, 1) as view:
+                view[100:102] = b"ss"
+
+        m.hold("ioctl", "before")
+        with running(_is_terminal, fd) as asking:
+            m.wait_held()
+            assert sent(fd) == b"d"
+            m.hold("write", "before")
+            with running(os.pwrite, fd, b"ww", 0) as writing:
+                m.wait_held(2)
+                m.model.put("f", fill("n", BLOCK))
+                os.close(os.open(m / "f", os.O_RDONLY))
+                with running(store) as storing:
+                    until(lambda: storing.done() or m.keeps_waiting(storing, 2))
+                    m.release("write")
+                    assert writing.result() == 2
+                    storing.result()
+            m.release()
+            assert asking.result() == errno.ENOTTY
+        os.fsync(fd)
+        os.close(fd)
+        expected = b"ww" + fill("n", BLOCK)[2:100] + b"ss" + fill("n", BLOCK)[102:]
+        assert bytes(m.call("inode", "f").data) == expected
+
+
+def test_store_does_not_undo_a_write_whose_page_was_cut_off_and_came_back(mountpoint: Path) -> None:
+    """While the daemon has the WRITE, the file becomes shorter and longer again."""
+    data = fill("d", 2 * BLOCK)
+    with mounted(mountpoint, open_flags=_KEEP) as m:
+        make(m, "f", data)
+        fd = os.open(m / "f", os.O_RDWR)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+        assert os.pread(fd, BLOCK, BLOCK) == data[BLOCK:]
+        m.hold("write", "before")
+        with running(os.pwrite, fd, fill("w", BLOCK), BLOCK) as writing:
+            m.wait_held()
+            m.model.put("f", data[:BLOCK])
+            assert force_stat(fd).st_size == BLOCK
+            m.model.put("f", data[:BLOCK] + fill("n", BLOCK))
+            assert force_stat(fd).st_size == 2 * BLOCK
+            with random_view(fd, 2) as view:
+                assert view[BLOCK] in b"nw"  # the READ overtakes the WRITE
+                m.release()
+                assert writing.result() == BLOCK
+                view[BLOCK + 100 : BLOCK + 102] = b"ss"
+                view.flush()
+        os.close(fd)
+        expected = data[:BLOCK] + fill("w", BLOCK)[:100] + b"ss" + fill("w", BLOCK)[102:]
+        assert bytes(m.call("inode", "f").data) == expected
+
+
+def test_bytes_that_were_cut_off_during_a_write_do_not_come_back(mountpoint: Path) -> None:
+    """A map has stored to the page. The reply with the size waits for a READ of another page."""
+    data = fill("d", 2 * BLOCK)
+    with mounted(mountpoint, open_flags=_KEEP) as m:
+        make(m, "f", data)
+        fd = os.open(m / "f", os.O_RDWR)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+        with random_view(fd, 2) as view:
+            view[BLOCK + 50 : BLOCK + 51] = b"s"
+            m.hold("write", "before")
+            with running(os.pwrite, fd, b"ww", BLOCK + 2000) as writing:
+                m.wait_held()
+                m.hold("read", "before")
+                with running(os.pread, fd, BLOCK, 0) as reading:
+                    m.wait_held(2)
+                    m.model.put("f", data[: BLOCK + 100])
+                    with running(force_stat, fd) as asking:
+                        until(lambda: asking.done() or m.keeps_waiting(asking, 2))
+                        m.release("write")
+                        assert writing.result() == 2
+                        m.release("read")
+                        assert reading.result() == data[:BLOCK]
+                        asking.result()
+            view.flush()
+        os.close(fd)
+        kept = data[: BLOCK + 50] + b"s" + data[BLOCK + 51 : BLOCK + 100]
+        assert bytes(m.call("inode", "f").data) == kept + bytes(1900) + b"ww"
+
+
+def test_read_of_several_pages_that_began_before_the_file_grew_shows_no_zeros(
+    mountpoint: Path,
+) -> None:
+    """The read(2) waits for its first page. Its second page, the last one, is being written."""
+    data = fill("d", BLOCK) + b"d" * 100
+    with mounted(mountpoint, open_flags=_KEEP) as m:
+        make(m, "f", data)
+        fd = os.open(m / "f", os.O_RDWR)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+        assert os.pread(fd, BLOCK, BLOCK) == b"d" * 100
+        m.hold("write", "before")
+        with running(os.pwrite, fd, b"ww", BLOCK) as writing:
+            m.wait_held()
+            m.hold("read", "before")
+            with running(os.pread, fd, 2 * BLOCK, 0) as reading:
+                m.wait_held(2)
+                m.model.put("f", data + b"n" * 100)
+                with running(force_stat, fd) as asking:
+                    until(lambda: asking.done() or m.keeps_waiting(asking, 2))
+                    m.release("read")
+                    until(lambda: reading.done() or m.keeps_waiting(reading, 1))
+                    m.release("write")
+                    assert writing.result() == 2
+                    seen = reading.result()
+                    asking.result()
+        os.close(fd)
+        shorter = fill("d", BLOCK) + b"ww" + b"d" * 98
+        assert seen in (shorter, shorter + b"n" * 100)
+
+
+def test_store_to_another_page_does_not_wait_for_a_write_of_a_page_that_was_void(
+    mountpoint: Path,
+) -> None:
+    """The write(2) has dropped the void page that it fills. Other tasks read the file."""
+
+    def store(fd: int) -> None:
+        with random_view(fd, 8) as view:
+            view[6 * BLOCK : 6 * BLOCK + 1] = b"s"
+            os.write(told, b"t")
+            os.read(go, 1)
+
+    def read(fd: int) -> None:
+        while True:
+            os.pread(fd, BLOCK, 4 * BLOCK)
+
+    stored, told = os.pipe()
+    go, let = os.pipe()
+    os.set_blocking(stored, False)
+    with mounted(mountpoint, open_flags=_KEEP, **LONG) as m:
+        make(m, "f", fill("d", 8 * BLOCK))
+        fd = os.open(m / "f", os.O_RDWR)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+        with contextlib.ExitStack() as stack:
+            shown = stack.enter_context(mmap.mmap(fd, BLOCK, prot=mmap.PROT_READ))
+            assert shown[:] == fill("d", BLOCK)
+            m.connection.invalidate()  # the page is mapped, and stays
+            m.hold("write", "before")
+            writing = stack.enter_context(running(os.pwrite, fd, fill("w", BLOCK), 0))
+            stack.callback(m.release)  # a killed writer waits for its answer
+            m.wait_held()
+            for _ in range(4):
+                stack.enter_context(running(read, fd))
+            storing = stack.enter_context(running(store, fd))
+            eventually(lambda: _has_byte(stored), "the store ends", deadline_s=DEADLINE_S)
+            m.release()
+            assert writing.result() == BLOCK
+            os.write(let, b"g")
+            storing.result()
+        os.close(fd)
+    for number in (stored, told, go, let):
+        os.close(number)
+
+
+def _has_byte(fd: int) -> bool:
+    with contextlib.suppress(BlockingIOError):
+        return os.read(fd, 1) == b"t"
+    return False
+
+
+def test_notified_data_does_not_replace_the_data_of_a_queued_write(mountpoint: Path) -> None:
+    """The daemon sends a STORE before it reads the WRITE. On plain FUSE the write(2) is lost."""
+    with mounted(mountpoint, open_flags=_KEEP, **LONG) as m:
+        make(m, "f", fill("d", BLOCK))
+        fd = os.open(m / "f", os.O_RDWR)
+        assert sent(fd) == b"d"
+        os.pwrite(fd, b"d", 0)
+        m.call("pause")
+        with running(os.pwrite, fd, fill("w", BLOCK), 0) as writing:
+            until(lambda: {"fuse_perform_write", "request_wait_answer"} <= set(writing.within()))
+            m.call("store", "f", 0, fill("n", BLOCK))
+            m.call("resume")
+            assert writing.result() == BLOCK
+        os.close(fd)
+        assert bytes(m.call("inode", "f").data) == fill("w", BLOCK)
+
+
+def _exit_with_a_lock(fd: int, locked: int, go: int) -> None:
+    """Take a robust lock that lies in a map of the file; the process ends without releasing it."""
+    address = libc.mmap(None, BLOCK, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, 0)
+    ctypes.c_uint32.from_address(address).value = os.getpid()
+    os.fsync(fd)
+    head, entry = (ctypes.c_int64 * 3)(), (ctypes.c_int64 * 1)()
+    entry[0] = ctypes.addressof(head)
+    head[0] = ctypes.addressof(entry)
+    head[1] = address - ctypes.addressof(entry)
+    _kept_alive.extend([head, entry])
+    assert libc.syscall(_SYS_SET_ROBUST_LIST, ctypes.byref(head), ctypes.sizeof(head)) == 0
+    os.write(locked, b"l")
+    os.read(go, 1)
+
+
+def test_robust_lock_in_a_void_page_is_released_when_its_owner_exits(mountpoint: Path) -> None:
+    """The kernel stores to the lock on behalf of the process that ends."""
+    locked, told = os.pipe()
+    go, let = os.pipe()
+    with mounted(mountpoint, open_flags=_KEEP, **LONG) as m:
+        make(m, "f", bytes(BLOCK))
+        fd = os.open(m / "f", os.O_RDWR)
+        with running(_exit_with_a_lock, fd, told, go) as owner:
+            os.read(locked, 1)
+            m.call("inval_inode", "f")
+            os.write(let, b"g")
+            owner.result()
+        with mmap.mmap(fd, BLOCK, prot=mmap.PROT_READ) as view:
+            (word,) = struct.unpack_from("=I", view, 0)
+        os.close(fd)
+        assert word == _OWNER_DIED
+    for number in (locked, told, go, let):
+        os.close(number)
