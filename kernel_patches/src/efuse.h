@@ -18,6 +18,7 @@ struct fuse_args;
 struct fuse_attr;
 struct fuse_chan;
 struct fuse_conn;
+struct fuse_copy_state;
 struct fuse_dev;
 struct fuse_entry_out;
 struct file_lock;
@@ -105,9 +106,9 @@ struct efuse_range {
  * @through: a WRITE that takes its bytes from the pages, until the daemon has answered it: they are
  *	     not dropped, and must not be stored to
  * @refused: whether a page of @through was to be dropped. Its pages are dropped at its end
- * @grown: if a reply has made the file longer, the index of the page that was its last one, plus
- *	   one. This page, and later ones, may have zeros in place of bytes of the file if they were
- *	   filled before and are in @through
+ * @grown: if a reply has ever made the file longer, the lowest index of a page that was its last
+ *	   one then, plus one. This page, and later ones, may have zeros in place of bytes of the
+ *	   file if they are in @through
  * @dropped: for each index where a void page was dropped before a store: the epoch since which the
  *	     next page there is true (see page_stores.c). An entry is read and set under the lock of
  *	     the page. It is removed when the page is written back, when all pages of the file are
@@ -215,6 +216,7 @@ void efuse_inode_evicted(struct inode *inode);
 
 /* FUSE's page cache of a file: see pages.c. */
 void efuse_refresh_pages(struct inode *inode);
+void efuse_read_begin(struct kiocb *iocb, struct iov_iter *to);
 size_t efuse_read_length(struct inode *inode, loff_t pos, size_t len);
 void efuse_pages_cut(struct inode *inode, loff_t old, loff_t size);
 void efuse_refresh_mapped(struct inode *inode);
@@ -224,12 +226,16 @@ size_t efuse_fault_in(unsigned int filled, const struct iov_iter *iter, size_t b
 void efuse_through_begin(struct folio *folio, loff_t pos, size_t len);
 void efuse_through_end(struct inode *inode, int err);
 #ifdef EFUSE_HAS_FOLIOS
+#define EFUSE_PAGE struct folio /* what FUSE copies to */
 struct folio *efuse_fresh_folio(struct address_space *mapping, pgoff_t index);
-struct folio **efuse_notify_folio(struct folio **folio);
 #else
+#define EFUSE_PAGE struct page
+int fuse_copy_page(struct fuse_copy_state *cs, struct page **pagep, unsigned int offset,
+		   unsigned int count, int zeroing);
 struct page *efuse_fresh_page(struct address_space *mapping, pgoff_t index);
-struct page **efuse_notify_page(struct page **page);
 #endif
+int efuse_notify_copy(struct fuse_copy_state *cs, EFUSE_PAGE **page, unsigned int offset,
+		      unsigned int len);
 void efuse_folio_cleaned(struct folio *folio);
 bool efuse_release_folio(struct folio *folio, gfp_t gfp);
 void efuse_invalidate_folio(struct folio *folio, size_t offset, size_t len);

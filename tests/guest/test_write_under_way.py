@@ -220,6 +220,99 @@ def test_notified_data_does_not_replace_the_data_of_a_queued_write(mountpoint: P
         assert bytes(m.call("inode", "f").data) == fill("w", BLOCK)
 
 
+def test_page_that_a_notification_makes_during_a_write_shows_bytes_of_the_file(
+    mountpoint: Path,
+) -> None:
+    """The page was cut off while the daemon has its WRITE; a STORE brings it back."""
+    data = fill("d", 2 * BLOCK)
+    new = fill("n", BLOCK)
+    with mounted(mountpoint, open_flags=_KEEP) as m:
+        make(m, "f", data)
+        fd = os.open(m / "f", os.O_RDWR)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+        assert os.pread(fd, BLOCK, BLOCK) == data[BLOCK:]
+        m.hold("write", "before")
+        with running(os.pwrite, fd, fill("w", BLOCK), BLOCK) as writing:
+            m.wait_held()
+            try:
+                m.model.put("f", data[:BLOCK])
+                assert force_stat(fd).st_size == BLOCK
+                m.model.put("f", data[:BLOCK] + new)
+                m.call("store", "f", BLOCK, new)
+                seen = os.pread(fd, BLOCK, BLOCK)
+            finally:
+                m.release()
+            assert writing.result() == BLOCK
+        os.close(fd)
+        assert seen in (new, fill("w", BLOCK))
+
+
+def test_notified_bytes_that_lengthen_a_file_during_a_write_are_not_shown_as_zeros(
+    mountpoint: Path,
+) -> None:
+    with mounted(mountpoint, open_flags=_KEEP, **LONG) as m:
+        make(m, "f", b"d" * 100)
+        fd = os.open(m / "f", os.O_RDWR)
+        assert os.pread(fd, BLOCK, 0) == b"d" * 100
+        m.hold("write", "before")
+        with running(os.pwrite, fd, b"ww", 0) as writing:
+            m.wait_held()
+            m.model.put("f", b"d" * 100 + b"n" * 100)
+            m.call("store", "f", 100, b"n" * 100)
+            with running(os.pread, fd, BLOCK, 0) as reading:
+                until(lambda: reading.done() or m.keeps_waiting(reading, 1))
+                m.release()
+                assert writing.result() == 2
+                seen = reading.result()
+        os.close(fd)
+        shorter = b"ww" + b"d" * 98
+        assert seen in (shorter, shorter + b"n" * 100)
+
+
+def test_notified_bytes_next_to_those_of_a_write_are_shown_during_it(mountpoint: Path) -> None:
+    data = fill("d", BLOCK)
+    new = data[:2000] + b"n" * 100 + data[2100:]
+    with mounted(mountpoint, open_flags=_KEEP, **LONG) as m:
+        make(m, "f", data)
+        fd = os.open(m / "f", os.O_RDWR)
+        assert sent(fd) == b"d"
+        m.hold("write", "before")
+        with running(os.pwrite, fd, b"ww", 0) as writing:
+            m.wait_held()
+            try:
+                m.model.put("f", new)
+                m.call("store", "f", 2000, b"n" * 100)
+                seen = os.pread(fd, 100, 2000)
+            finally:
+                m.release()
+            assert writing.result() == 2
+        os.close(fd)
+        assert seen == b"n" * 100
+
+
+def test_read_of_an_earlier_page_of_a_write_does_not_wait_if_the_file_grew(
+    mountpoint: Path,
+) -> None:
+    data = fill("d", 5 * BLOCK + 100)
+    written = fill("w", 5 * BLOCK + 50)
+    with mounted(mountpoint, open_flags=_KEEP) as m, contextlib.ExitStack() as stack:
+        make(m, "f", data)
+        fd = os.open(m / "f", os.O_RDWR)
+        stack.callback(os.close, fd)
+        assert os.pread(fd, 6 * BLOCK, 0) == data
+        m.hold("write", "before")
+        writing = stack.enter_context(running(os.pwrite, fd, written, 0))
+        stack.callback(m.release)  # a killed writer waits for its answer
+        m.wait_held()
+        m.model.put("f", data + b"n" * 100)
+        assert force_stat(fd).st_size == len(data) + 100
+        reading = stack.enter_context(running(os.pread, fd, 100, 0))
+        eventually(reading.done, "the read ends", deadline_s=DEADLINE_S)
+        assert reading.result() == written[:100]
+        m.release()
+        assert writing.result() == len(written)
+
+
 def _exit_with_a_lock(fd: int, locked: int, go: int) -> None:
     """Take a robust lock that lies in a map of the file; the process ends without releasing it."""
     address = libc.mmap(None, BLOCK, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, 0)

@@ -275,7 +275,8 @@ void efuse_timeouts_expire(struct fuse_conn *fc);
 void efuse_past_begin(struct inode *inode, loff_t pos, size_t len);
 void efuse_past_end(struct inode *inode);
 u16 efuse_pages_bucket(struct inode *inode);
-bool efuse_folio_refused(struct inode *inode, struct folio *folio);
+size_t efuse_folio_kept(struct inode *inode, struct folio *folio, size_t from, size_t to,
+			size_t *end);
 bool efuse_folio_in(const struct efuse_range *range, struct folio *folio);
 bool efuse_pages_drop(struct inode *inode, loff_t pos, size_t len);
 void efuse_pages_void(struct efuse_conn *ec, struct inode *inode, loff_t pos, size_t len);

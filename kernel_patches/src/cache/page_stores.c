@@ -342,13 +342,14 @@ static bool efuse_store_wait(struct efuse_pages *pages, const struct efuse_range
 }
 
 /*
- * Does the task that is to take its fault again end instead? A task that ends has taken its signal
- * already. It stores, too: it releases its robust futexes. But no signal could end its faults.
+ * Does the task give up its store, in place of taking the fault again? A task that ends has taken
+ * its signal already, so none could end its faults. It stores, too: it releases its robust futexes.
+ * So it reads the page again, but once.
  */
-static bool efuse_store_ends(enum efuse_store store)
+static bool efuse_store_ends(enum efuse_store store, bool followed)
 {
 	return fatal_signal_pending(current) ||
-	       (current->flags & PF_EXITING && store != EFUSE_STORE_READS);
+	       (current->flags & PF_EXITING && (followed || store != EFUSE_STORE_READS));
 }
 
 /**
@@ -370,9 +371,10 @@ vm_fault_t efuse_page_mkwrite(struct vm_fault *vmf)
 	struct efuse_pages *pages = &get_fuse_inode(inode)->efuse_pages;
 	struct folio *folio = page_folio(vmf->page);
 	enum efuse_store store = efuse_folio_store(inode, folio, vmf->pgoff);
+	bool followed = store == EFUSE_STORE_FOLLOWS;
 
 	/* The lock is kept, so that the next WRITE of the same page comes after the store. */
-	if (unlikely(store == EFUSE_STORE_FOLLOWS) &&
+	if (unlikely(followed) &&
 	    efuse_store_wait(pages, &pages->through, folio))
 		store = efuse_folio_store(inode, folio, vmf->pgoff);
 	if (likely(store == EFUSE_STORE_NOW)) {
@@ -382,9 +384,9 @@ vm_fault_t efuse_page_mkwrite(struct vm_fault *vmf)
 	folio_unlock(folio);
 	if (store == EFUSE_STORE_NO_MEMORY)
 		return VM_FAULT_OOM;
-	if (store == EFUSE_STORE_WAITS && efuse_store_wait(pages, &pages->past, folio))
-		store = EFUSE_STORE_READS;
-	return efuse_store_ends(store) ? VM_FAULT_SIGBUS : VM_FAULT_NOPAGE;
+	if (store == EFUSE_STORE_WAITS)
+		efuse_store_wait(pages, &pages->past, folio);
+	return efuse_store_ends(store, followed) ? VM_FAULT_SIGBUS : VM_FAULT_NOPAGE;
 }
 
 /* A write(2) whose bytes go to FUSE's pages and immediately to the daemon. */
@@ -423,40 +425,33 @@ struct page *efuse_fresh_page(struct address_space *mapping, pgoff_t index)
 }
 #endif
 
-/* A notification stores bytes of the daemon. */
-
-#ifdef EFUSE_HAS_FOLIOS
 /**
- * efuse_notify_folio - the folio that a notification stores to
- * @folio: the folio, locked
+ * efuse_notify_copy - a notification stores bytes of the daemon to a page
+ * @cs: from where the bytes are copied
+ * @page: the page, locked. It may be replaced by another one
+ * @offset: of the first byte in the page
+ * @len: number of the bytes
  *
- * The WRITE that holds a folio takes its bytes from there. They are not replaced.
+ * Bytes that a WRITE takes from the page are not replaced. A page without content is not the one
+ * that a WRITE holds.
  *
- * Return: @folio; or the address of a NULL pointer, so that the bytes go nowhere.
+ * Return: 0 or a negative errno.
  */
-struct folio **efuse_notify_folio(struct folio **folio)
+int efuse_notify_copy(struct fuse_copy_state *cs, EFUSE_PAGE **page, unsigned int offset,
+		      unsigned int len)
 {
-	static struct folio *none;
+	struct folio *folio = efuse_page_folio(*page);
+	size_t end = offset + len, kept, kept_end;
+	EFUSE_PAGE *none = NULL;
+	int err;
 
-	return efuse_folio_refused((*folio)->mapping->host, *folio) ? &none : folio;
+	kept = efuse_folio_kept(folio->mapping->host, folio, offset, end, &kept_end);
+	if (likely(kept == kept_end) || !folio_test_uptodate(folio))
+		return efuse_copy_page(cs, page, offset, len);
+	err = efuse_copy_page(cs, page, offset, kept - offset);
+	err = err ?: efuse_copy_page(cs, &none, 0, kept_end - kept);
+	return err ?: efuse_copy_page(cs, page, kept_end, end - kept_end);
 }
-#else
-/**
- * efuse_notify_page - the page that a notification stores to
- * @page: the page, locked
- *
- * The WRITE that holds a page takes its bytes from there. They are not replaced.
- *
- * Return: @page; or the address of a NULL pointer, so that the bytes go nowhere.
- */
-struct page **efuse_notify_page(struct page **page)
-{
-	struct folio *folio = page_folio(*page);
-	static struct page *none;
-
-	return efuse_folio_refused(folio->mapping->host, folio) ? &none : page;
-}
-#endif
 
 /**
  * efuse_fault_in - make the buffer of a write(2) through FUSE's pages present

@@ -39,7 +39,7 @@ u16 efuse_pages_bucket(struct inode *inode)
 bool efuse_folio_in(const struct efuse_range *range, struct folio *folio)
 {
 	smp_mb(); /* Pairs with efuse_past_begin(): the folio is in the page cache. */
-	return READ_ONCE(range->pos) < folio_pos(folio) + (loff_t)folio_size(folio) &&
+	return READ_ONCE(range->pos) - folio_pos(folio) < (loff_t)folio_size(folio) &&
 	       folio_pos(folio) < READ_ONCE(range->end);
 }
 
@@ -114,7 +114,7 @@ void efuse_through_begin(struct folio *folio, loff_t pos, size_t len)
  * WRITE gets the folio's lock. efuse_through_end() makes them void once more, since they may have
  * become true meanwhile.
  */
-bool efuse_folio_refused(struct inode *inode, struct folio *folio)
+static bool efuse_folio_refused(struct inode *inode, struct folio *folio)
 {
 	struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
 	struct efuse_pages *pages = &get_fuse_inode(inode)->efuse_pages;
@@ -167,29 +167,42 @@ void efuse_invalidate_folio(struct folio *folio, size_t offset, size_t len)
 	efuse_folio_invalidated(folio, offset, len);
 }
 
-/* Zero what a locked folio has behind @size, but not the bytes that a WRITE takes from there. */
-static void efuse_folio_zero_behind(struct inode *inode, struct folio *folio, loff_t size)
+/**
+ * efuse_folio_kept - which bytes of a folio that is to be changed does a WRITE take from there?
+ * @inode: the file
+ * @folio: the folio, locked
+ * @from: offset in the folio of the first byte that is to be changed
+ * @to: offset behind the last one
+ * @end: is set to the offset behind the last byte that is kept
+ *
+ * If a WRITE holds the folio, the folio is void. See efuse_folio_refused().
+ *
+ * Return: offset of the first byte that is kept, which is @end if there is none.
+ */
+size_t efuse_folio_kept(struct inode *inode, struct folio *folio, size_t from, size_t to,
+			size_t *end)
 {
 	const struct efuse_range *through = &get_fuse_inode(inode)->efuse_pages.through;
-	const loff_t start = folio_pos(folio), end = start + folio_size(folio);
 	/* Read first: if the folio is refused, they are those of the WRITE that holds it. */
-	loff_t kept = clamp(READ_ONCE(through->pos), size, end);
-	loff_t kept_end = clamp(READ_ONCE(through->end), kept, end);
+	loff_t kept = clamp_t(loff_t, READ_ONCE(through->pos) - folio_pos(folio), from, to);
+	loff_t kept_end = clamp_t(loff_t, READ_ONCE(through->end) - folio_pos(folio), kept, to);
 
-	if (!efuse_folio_refused(inode, folio))
-		kept_end = kept;
-	folio_zero_segments(folio, size - start, kept - start, kept_end - start, end - start);
+	*end = efuse_folio_refused(inode, folio) ? kept_end : kept;
+	return kept;
 }
 
-/* A reply has brought another size: zero the folio that holds the first byte behind it. */
+/* A reply has brought another size: zero what the folio that holds the new end has behind it. */
 static void efuse_folio_cut(struct inode *inode, loff_t size)
 {
 	struct folio *folio = filemap_lock_folio(inode->i_mapping, size >> PAGE_SHIFT);
+	size_t from, kept, kept_end;
 
 	if (IS_ERR(folio))
 		return;
 	folio_wait_writeback(folio);
-	efuse_folio_zero_behind(inode, folio, size);
+	from = offset_in_folio(folio, size);
+	kept = efuse_folio_kept(inode, folio, from, folio_size(folio), &kept_end);
+	folio_zero_segments(folio, from, kept, kept_end, folio_size(folio));
 	folio_unlock(folio);
 	folio_put(folio);
 }
@@ -200,8 +213,7 @@ static void efuse_pages_grown(struct fuse_inode *fi, pgoff_t last)
 	struct efuse_pages *pages = &fi->efuse_pages;
 
 	spin_lock(&fi->lock);
-	/* While a WRITE holds pages, the first of these counts. */
-	if (!READ_ONCE(pages->through.end) || !pages->grown || last < pages->grown)
+	if (!pages->grown || last < pages->grown)
 		WRITE_ONCE(pages->grown, last + 1);
 	spin_unlock(&fi->lock);
 }
@@ -255,7 +267,6 @@ void efuse_through_end(struct inode *inode, int err)
 	efuse_range_end(inode, &pages->through);
 	if (unlikely(READ_ONCE(pages->refused))) {
 		WRITE_ONCE(pages->refused, false);
-		WRITE_ONCE(pages->grown, 0);
 		efuse_pages_drop(inode, pos, end - pos);
 	}
 }
@@ -467,12 +478,13 @@ void efuse_refresh_pages(struct inode *inode)
 static bool efuse_range_grown(const struct efuse_pages *pages, loff_t pos, loff_t end)
 {
 	pgoff_t grown = READ_ONCE(pages->grown);
+	loff_t first, last;
 
 	if (likely(!READ_ONCE(pages->refused)) || !grown)
 		return false;
-	pos = max(pos, (loff_t)(grown - 1) << PAGE_SHIFT);
-	return round_down(READ_ONCE(pages->through.pos), PAGE_SIZE) < end &&
-	       pos < round_up(READ_ONCE(pages->through.end), PAGE_SIZE);
+	first = max3(pos, READ_ONCE(pages->through.pos), (loff_t)(grown - 1) << PAGE_SHIFT);
+	last = min(end, READ_ONCE(pages->through.end)) - 1;
+	return first >> PAGE_SHIFT <= last >> PAGE_SHIFT;
 }
 
 /**
@@ -503,6 +515,22 @@ size_t efuse_read_length(struct inode *inode, loff_t pos, size_t len)
 		return len;
 	efuse_pages_refresh(inode, true);
 	return len;
+}
+
+/**
+ * efuse_read_begin - a read(2) from FUSE's pages, or a direct one, begins
+ * @iocb: the file, the position and the flags of the read
+ * @to: the caller's buffer, which is made smaller if it comes from the pages. See
+ *	efuse_read_length(). Where a direct read ends is decided by the daemon
+ *
+ * Context: process context, may sleep.
+ */
+void efuse_read_begin(struct kiocb *iocb, struct iov_iter *to)
+{
+	size_t len = efuse_read_length(file_inode(iocb->ki_filp), iocb->ki_pos, iov_iter_count(to));
+
+	if (!(iocb->ki_flags & IOCB_DIRECT))
+		iov_iter_truncate(to, len);
 }
 
 /**

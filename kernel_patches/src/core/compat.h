@@ -326,6 +326,26 @@ static inline bool efuse_write_waits(void)
 #endif
 }
 
+static inline struct folio *efuse_page_folio(EFUSE_PAGE *page)
+{
+#ifdef EFUSE_HAS_FOLIOS
+	return page;
+#else
+	return page_folio(page);
+#endif
+}
+
+/* Copy bytes of the daemon to a page, or to nowhere if @page points to NULL. */
+static inline int efuse_copy_page(struct fuse_copy_state *cs, EFUSE_PAGE **page,
+				  unsigned int offset, unsigned int len)
+{
+#ifdef EFUSE_HAS_FOLIOS
+	return fuse_copy_folio(cs, page, offset, len, 0);
+#else
+	return fuse_copy_page(cs, page, offset, len, 0);
+#endif
+}
+
 /* Drop what FUSE keeps of a folio that leaves the page cache. Returns whether the folio may. */
 static inline bool efuse_folio_released(struct folio *folio, gfp_t gfp)
 {
