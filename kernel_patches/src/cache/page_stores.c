@@ -344,7 +344,7 @@ static bool efuse_store_wait(struct efuse_pages *pages, const struct efuse_range
 /*
  * Does the task give up its store, in place of taking the fault again? A task that ends has taken
  * its signal already, so none could end its faults. It stores, too: it releases its robust futexes.
- * So it reads the page again, but once.
+ * So it reads the page again, unless the page was read for a store before.
  */
 static bool efuse_store_ends(enum efuse_store store, bool followed)
 {
@@ -384,9 +384,11 @@ vm_fault_t efuse_page_mkwrite(struct vm_fault *vmf)
 	folio_unlock(folio);
 	if (store == EFUSE_STORE_NO_MEMORY)
 		return VM_FAULT_OOM;
+	if (efuse_store_ends(store, followed))
+		return VM_FAULT_SIGBUS;
 	if (store == EFUSE_STORE_WAITS)
 		efuse_store_wait(pages, &pages->past, folio);
-	return efuse_store_ends(store, followed) ? VM_FAULT_SIGBUS : VM_FAULT_NOPAGE;
+	return fatal_signal_pending(current) ? VM_FAULT_SIGBUS : VM_FAULT_NOPAGE;
 }
 
 /* A write(2) whose bytes go to FUSE's pages and immediately to the daemon. */
@@ -428,12 +430,11 @@ struct page *efuse_fresh_page(struct address_space *mapping, pgoff_t index)
 /**
  * efuse_notify_copy - a notification stores bytes of the daemon to a page
  * @cs: from where the bytes are copied
- * @page: the page, locked. It may be replaced by another one
+ * @page: the page, locked
  * @offset: of the first byte in the page
  * @len: number of the bytes
  *
- * Bytes that a WRITE takes from the page are not replaced. A page without content is not the one
- * that a WRITE holds.
+ * Bytes that a WRITE takes from the page are not replaced.
  *
  * Return: 0 or a negative errno.
  */
@@ -446,7 +447,7 @@ int efuse_notify_copy(struct fuse_copy_state *cs, EFUSE_PAGE **page, unsigned in
 	int err;
 
 	kept = efuse_folio_kept(folio->mapping->host, folio, offset, end, &kept_end);
-	if (likely(kept == kept_end) || !folio_test_uptodate(folio))
+	if (likely(kept == kept_end))
 		return efuse_copy_page(cs, page, offset, len);
 	err = efuse_copy_page(cs, page, offset, kept - offset);
 	err = err ?: efuse_copy_page(cs, &none, 0, kept_end - kept);

@@ -39,8 +39,8 @@ u16 efuse_pages_bucket(struct inode *inode)
 bool efuse_folio_in(const struct efuse_range *range, struct folio *folio)
 {
 	smp_mb(); /* Pairs with efuse_past_begin(): the folio is in the page cache. */
-	return READ_ONCE(range->pos) - folio_pos(folio) < (loff_t)folio_size(folio) &&
-	       folio_pos(folio) < READ_ONCE(range->end);
+	return READ_ONCE(range->pos) >> PAGE_SHIFT < (loff_t)folio_next_index(folio) &&
+	       (loff_t)folio->index <= (READ_ONCE(range->end) - 1) >> PAGE_SHIFT;
 }
 
 static void efuse_range_set(struct efuse_range *range, loff_t pos, loff_t end)
@@ -97,9 +97,11 @@ void efuse_through_begin(struct folio *folio, loff_t pos, size_t len)
 	struct fuse_inode *fi = get_fuse_inode(folio->mapping->host);
 	struct efuse_range *through = &fi->efuse_pages.through;
 
-	/* A task that was late may have set it when the last WRITE had ended. */
-	if (!through->end)
+	if (!through->end) {
+		WRITE_ONCE(fi->efuse_pages.cut, LLONG_MAX);
+		/* A task that was late may have set it when the last WRITE had ended. */
 		WRITE_ONCE(fi->efuse_pages.refused, false);
+	}
 	efuse_range_set(through, through->end ? through->pos : pos, pos + len);
 	if (efuse_conn_get(get_fuse_conn(&fi->inode)) && folio_mkclean(folio))
 		folio_mark_dirty(folio);
@@ -163,7 +165,14 @@ bool efuse_release_folio(struct folio *folio, gfp_t gfp)
  */
 void efuse_invalidate_folio(struct folio *folio, size_t offset, size_t len)
 {
-	efuse_folio_refused(folio->mapping->host, folio);
+	struct inode *inode = folio->mapping->host;
+	struct fuse_inode *fi = get_fuse_inode(inode);
+
+	if (efuse_folio_refused(inode, folio) && !offset) {
+		spin_lock(&fi->lock);
+		WRITE_ONCE(fi->efuse_pages.cut, min(fi->efuse_pages.cut, folio_pos(folio)));
+		spin_unlock(&fi->lock);
+	}
 	efuse_folio_invalidated(folio, offset, len);
 }
 
@@ -182,10 +191,12 @@ void efuse_invalidate_folio(struct folio *folio, size_t offset, size_t len)
 size_t efuse_folio_kept(struct inode *inode, struct folio *folio, size_t from, size_t to,
 			size_t *end)
 {
-	const struct efuse_range *through = &get_fuse_inode(inode)->efuse_pages.through;
+	const struct efuse_pages *pages = &get_fuse_inode(inode)->efuse_pages;
 	/* Read first: if the folio is refused, they are those of the WRITE that holds it. */
-	loff_t kept = clamp_t(loff_t, READ_ONCE(through->pos) - folio_pos(folio), from, to);
-	loff_t kept_end = clamp_t(loff_t, READ_ONCE(through->end) - folio_pos(folio), kept, to);
+	loff_t pos = READ_ONCE(pages->through.pos);
+	loff_t past = min(READ_ONCE(pages->through.end), READ_ONCE(pages->cut));
+	loff_t kept = clamp_t(loff_t, pos - folio_pos(folio), from, to);
+	loff_t kept_end = clamp_t(loff_t, past - folio_pos(folio), kept, to);
 
 	*end = efuse_folio_refused(inode, folio) ? kept_end : kept;
 	return kept;
@@ -480,7 +491,7 @@ static bool efuse_range_grown(const struct efuse_pages *pages, loff_t pos, loff_
 	pgoff_t grown = READ_ONCE(pages->grown);
 	loff_t first, last;
 
-	if (likely(!READ_ONCE(pages->refused)) || !grown)
+	if (likely(!READ_ONCE(pages->refused)) || !grown || pos >= end)
 		return false;
 	first = max3(pos, READ_ONCE(pages->through.pos), (loff_t)(grown - 1) << PAGE_SHIFT);
 	last = min(end, READ_ONCE(pages->through.end)) - 1;
@@ -531,6 +542,23 @@ void efuse_read_begin(struct kiocb *iocb, struct iov_iter *to)
 
 	if (!(iocb->ki_flags & IOCB_DIRECT))
 		iov_iter_truncate(to, len);
+}
+
+/**
+ * efuse_direct_read_end - the daemon has answered a direct read
+ * @iocb: the file and the position of the read; or of a write, which is left alone
+ * @to: the caller's buffer
+ * @len: bytes that were asked for
+ * @done: bytes that were read, or a negative errno
+ *
+ * If the file has become longer, FUSE takes the rest from its pages. See efuse_read_length().
+ *
+ * Context: process context, may sleep.
+ */
+void efuse_direct_read_end(struct kiocb *iocb, const struct iov_iter *to, size_t len, ssize_t done)
+{
+	if (iov_iter_rw(to) == READ && done >= 0 && done < len)
+		efuse_read_length(file_inode(iocb->ki_filp), iocb->ki_pos + done, len - done);
 }
 
 /**
