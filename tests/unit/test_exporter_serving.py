@@ -133,6 +133,16 @@ def test_signal_ends_the_exporter_with_status_0(number: signal.Signals) -> None:
     assert "Traceback" not in rest
 
 
+def test_exporter_listens_on_this_machine_alone_by_default(
+    sysfs: FakeSysfs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = []
+    monkeypatch.setattr(exporter, "serve", lambda address, *_: seen.append(address))
+    assert efuse(capsys) == (0, "", "")
+    assert efuse(capsys, "--listen", ":9435") == (0, "", "")
+    assert [str(address) for address in seen] == ["127.0.0.1:9435", "0.0.0.0:9435"]
+
+
 def test_an_address_in_use_fails(sysfs: FakeSysfs, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"

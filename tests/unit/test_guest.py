@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import os
 import shlex
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from efuse import locations
 from efuse.cli import guest as cli_guest
 from efuse.errors import EmulatorError, GuestError, NotSupportedError, UsageError
 from efuse.guest import accel, kernel_log, processes, run
@@ -250,6 +252,30 @@ def test_missing_programs_fail(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         processes.started(Machine(Path("vmlinuz"), _EMULATED), tmp_path),
     ):
         pytest.fail("it started")
+
+
+def test_directory_of_the_file_servers_socket_is_private(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that connects to the socket reads and writes the host's files as root."""
+    modes = []
+
+    def start(_machine: Machine, directory: Path, *, shell: bool) -> Processes:
+        modes.append(stat.S_IMODE(directory.stat().st_mode))
+        raise GuestError("seen")
+
+    monkeypatch.setattr(run, "started", start)
+    locations.make_directory(cache / "guests")
+    machine = Machine(Path("vmlinuz"), _EMULATED)
+    umask = os.umask(0)
+    try:
+        with pytest.raises(GuestError, match="seen"):
+            run._attempt(
+                machine, lambda _path: None, run.Options(), False, (io.BytesIO(), io.BytesIO())
+            )
+    finally:
+        os.umask(umask)
+    assert modes == [0o700]
 
 
 # --- the files for init
