@@ -43,6 +43,7 @@ _NAVIGATION = {
         "glossary",
         "coherence",
         "limits",
+        "security",
         "channels",
         "model/README",
         "storage-functions",

@@ -39,6 +39,7 @@ REWRITTEN = (
     "docs/limits.md",
     "docs/model",
     "docs/quick-start.md",
+    "docs/security.md",
     "docs/site",
     "docs/storage-functions.md",
     "docs/tracing.md",
