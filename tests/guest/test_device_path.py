@@ -322,6 +322,30 @@ int path_done(struct efuse_req *req)
 """
 
 
+def test_caller_keeps_its_ids_in_proc_during_a_read_by_the_device(
+    device: Device, m: Forced
+) -> None:
+    """Others see the caller as it is, while its task reads with the daemon's credentials."""
+    fd = os.open(m / "f", os.O_RDONLY | os.O_DIRECT)
+
+    def look() -> bytes:
+        with mmap.mmap(-1, BLOCK) as buffer:
+            return buffer[: os.preadv(fd, [buffer], 0)]
+
+    device.write("hold", 1)
+    try:
+        reading = Call(look, uid=65534, gid=65534)
+        device.wait("held", 1)
+        status = Path(f"/proc/{reading.pid}/status").read_text().splitlines()
+        (uids,) = (line.split()[1:] for line in status if line.startswith("Uid:"))
+        (effective,) = (line.split()[1] for line in status if line.startswith("CapEff:"))
+    finally:
+        device.write("hold", 0)
+    assert reading.result() == DATA[:BLOCK]
+    assert (uids, int(effective, 16)) == (["65534"] * 4, 0)
+    os.close(fd)
+
+
 def test_select_path_handler_sends_reads_to_the_device(
     device: Device, files: Path, point: Path
 ) -> None:
