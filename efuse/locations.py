@@ -236,9 +236,9 @@ def make_directory(path: Path) -> Path:
     :raises EfuseError: another user can change one of the directories, perhaps because that user
         created it first.
     """
-    for directory in (*reversed(path.parents), path):
-        if not directory.is_dir():
-            directory.mkdir(mode=0o755, exist_ok=True)
+    if not path.is_dir():
+        make_directory(path.parent)
+        path.mkdir(mode=0o755, exist_ok=True)
     return check_private(path)
 
 

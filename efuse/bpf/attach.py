@@ -7,13 +7,13 @@ import errno
 import os
 import shlex
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
-from efuse.bpf import libbpf
+from efuse.bpf import libbpf, pins
 from efuse.bpf.compose import Handlers, compile_handlers
 from efuse.bpf.load import (
     Target,
@@ -135,7 +135,7 @@ class Attachment(Closing):
             undo.callback(_close, maps)
             directory = pin_directory(connection)
             try:
-                pins = directory if directory.is_dir() else None
+                pinned = directory if directory.is_dir() else None
                 own_fd = os.dup(link_fd)
             except OSError as error:
                 is_full = error.errno in (errno.EMFILE, errno.ENFILE)
@@ -145,16 +145,18 @@ class Attachment(Closing):
                 ) from error
             undo.pop_all()
         attachment = cls(connection, name, own_fd, maps)
-        attachment._pins = pins
+        attachment._pins = pinned
         return attachment
 
     @classmethod
     def open_pinned(cls, directory: Path | str) -> Self:
         """Open the program set that is pinned in *directory*.
 
-        :raises AttachError: no eFuse program set is pinned there.
+        :raises AttachError: no eFuse program set is pinned there, or another user than root, this
+            user and the package's owner can change the directory.
         """
         directory = Path(directory)
+        pins.check(directory)
         with open_target() as target, ExitStack() as undo:
             try:
                 link_fd = libbpf.object_get(directory / _LINK)
@@ -186,8 +188,8 @@ class Attachment(Closing):
 
         :param directory: a new directory on a bpffs. By default `pin_directory`, where the pins of
             an earlier set with this connection number are removed first.
-        :raises AttachError: the directory is not on a bpffs, or it already holds pins, or the pins
-            of an earlier set cannot be removed.
+        :raises AttachError: the directory is not on a bpffs, or it already holds pins, or another
+            user can change it, or the pins of an earlier set cannot be removed.
         """
         try:
             mount_bpffs()
@@ -200,7 +202,7 @@ class Attachment(Closing):
             unpin(directory)
         directory = Path(directory)
         try:
-            directory.mkdir(parents=True)
+            pins.make_directory(directory)
             libbpf.object_pin(self._link_fd, directory / _LINK)
             for name, m in self._maps.items():
                 libbpf.object_pin(m.fd, directory / name)
@@ -281,9 +283,10 @@ class Attachment(Closing):
     ) -> None:
         """Remove the pins of maps that are not in *kept*, and pin those in *created*."""
         try:
-            for path in directory.iterdir():
-                if path.name != _LINK and path.name not in kept:
-                    path.unlink()
+            with pins.opened(directory) as found:
+                for path in directory.iterdir():
+                    if path.name != _LINK and path.name not in kept:
+                        os.unlink(path.name, dir_fd=found)
             for name, fd in created.items():
                 libbpf.object_pin(fd, directory / name)
         except OSError as error:
@@ -421,15 +424,17 @@ def list_attached() -> tuple[Attached, ...]:
 def unpin(directory: Path) -> None:
     """Remove the pins in *directory* and the directory itself, if it exists.
 
-    :raises AttachError: they cannot be removed.
+    :raises AttachError: they cannot be removed, or another user than root, this user and the
+        package's owner can change the directory. Symbolic links are not followed.
     """
     try:
-        if directory.is_dir():
+        with pins.opened(directory) as found:
             for path in directory.iterdir():
-                path.unlink(missing_ok=True)
+                with suppress(FileNotFoundError):
+                    os.unlink(path.name, dir_fd=found)
             directory.rmdir()
     except FileNotFoundError:
-        return  # another process has removed them meanwhile
+        return  # there are none, or another process has removed them meanwhile
     except OSError as error:
         raise AttachError(
             f"cannot remove the pins in {directory}: {reason(error)}",

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from efuse.bpf import libbpf
+from efuse.bpf import libbpf, pins
 from efuse.bpf.load import NAME_MAX, Target, open_target
 from efuse.bpf.members import CSD_FUNCTION
 from efuse.bpf.struct_ops import struct_ops_links
@@ -49,13 +49,14 @@ def unload(name: str) -> None:
 
     :param name: name of the function.
     :raises NoFunctionError: the kernel has no function of this name.
-    :raises AttachError: this process lacks the right to unload it.
+    :raises AttachError: this process lacks the right to unload it; or it is unloaded, but its pin
+        is in a directory that another user can change.
     """
     for fd, found in _links():
         if found.name == name:
             try:
                 libbpf.link_detach(fd)
-                pin_of(name).unlink(missing_ok=True)
+                pins.remove(pin_of(name))
             except OSError as error:
                 raise AttachError(
                     f"cannot unload the storage function {name!r}: {reason(error)}",

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from efuse import locations
-from efuse.bpf import libbpf
+from efuse.bpf import libbpf, pins
 from efuse.bpf.compile import compile_text
 from efuse.bpf.compose import entry
 from efuse.bpf.load import create_maps, create_set, load_programs, open_target
@@ -110,9 +110,9 @@ class Linked(Closing):
     def _pin(self, path: Path) -> Path:
         try:
             mount_bpffs()
-            path.parent.mkdir(parents=True, exist_ok=True)
+            pins.make_directory(path.parent, exist_ok=True)
             # A stale pin of programs of this name that are gone.
-            path.unlink(missing_ok=True)
+            pins.remove(path)
             libbpf.object_pin(self._link_fd, path)
         except OSError as error:
             raise AttachError(
@@ -127,7 +127,8 @@ class Loaded(Linked):
     def pin(self) -> Path:
         """Pin the function, so that it stays until `efuse.functions.unload`; return the path.
 
-        :raises AttachError: bpffs cannot be mounted, or this process lacks the right to pin.
+        :raises AttachError: bpffs cannot be mounted, this process lacks the right to pin, or
+            another user can change the directory of the pin.
         """
         return self._pin(pin_of(self.name))
 

@@ -7,7 +7,7 @@ import errno
 import os
 from pathlib import Path
 
-from efuse.bpf import libbpf
+from efuse.bpf import libbpf, pins
 from efuse.bpf.members import CSD_POLICY
 from efuse.bpf.struct_ops import struct_ops_links
 from efuse.errors import AttachError, NoPolicyError, reason
@@ -25,7 +25,8 @@ class Policy(Linked):
     def pin(self) -> Path:
         """Pin the policy, so that it stays until `unload_policy`; return the path.
 
-        :raises AttachError: bpffs cannot be mounted, or this process lacks the right to pin.
+        :raises AttachError: bpffs cannot be mounted, this process lacks the right to pin, or
+            another user can change the directory of the pin.
         """
         return self._pin(_PIN)
 
@@ -74,7 +75,7 @@ def unload_policy() -> None:
     for _, fd, _ in struct_ops_links(CSD_POLICY):
         try:
             libbpf.link_detach(fd)
-            _PIN.unlink(missing_ok=True)
+            pins.remove(_PIN)
         except OSError as error:
             raise AttachError(
                 f"cannot unload the policy: {reason(error)}", hint="run as root"

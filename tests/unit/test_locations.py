@@ -357,3 +357,15 @@ def test_as_many_links_are_followed_as_by_the_kernel(home: Path) -> None:
     why = locations.why_not_private(chain[40])
     assert why is not None
     assert "ELOOP" in why
+
+
+def test_nothing_is_made_below_a_link_that_another_user_makes_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "kind").symlink_to(tmp_path / "etc")
+    os.chown(tmp_path / "kind", NOBODY, NOBODY, follow_symlinks=False)
+    with pytest.raises(EfuseError, match="belongs to user 65534"):
+        locations.make_directory(tmp_path / "kind/1/2")
+    assert list((tmp_path / "etc").iterdir()) == []
