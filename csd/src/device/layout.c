@@ -60,8 +60,8 @@ struct csd_layout {
 
 #define CSD_NO_SECTOR	((sector_t)-1)
 
-/* Layouts by the page frame numbers of their pages. */
-static DEFINE_XARRAY(csd_layout_pages);
+/* Layouts by the page frame numbers of their pages. Its nodes are charged as the pages are. */
+static DEFINE_XARRAY_FLAGS(csd_layout_pages, XA_FLAGS_ACCOUNT);
 
 static struct csd_layout *csd_layout_of(struct bio *bio)
 {

@@ -34,7 +34,11 @@
 #include <linux/iversion.h>
 #include <linux/maple_tree.h>
 
-#define CSD_MOST_PLACES	16384	/* most changes of a file's remembered places */
+/*
+ * Most changes of a file's remembered places. This bounds the nodes of the maple tree to 2 MiB,
+ * which no memory cgroup is charged for: the tree does not pass flags on to each allocation.
+ */
+#define CSD_MOST_PLACES	16384
 
 /**
  * struct csd_lease - where a file's blocks are, and a lease on the file

@@ -50,8 +50,8 @@ unsigned int efuse_readdir_pages(struct page **pages, unsigned int nr)
 	unsigned int order = get_order(nr * PAGE_SIZE), i;
 	struct page *first;
 
-	while (!(first = alloc_pages(order ? GFP_KERNEL | __GFP_NORETRY | __GFP_NOWARN :
-				     GFP_KERNEL, order)) && order)
+	while (!(first = alloc_pages(order ? GFP_KERNEL_ACCOUNT | __GFP_NORETRY | __GFP_NOWARN :
+				     GFP_KERNEL_ACCOUNT, order)) && order)
 		order--;
 	if (!first)
 		return 0;
@@ -81,9 +81,9 @@ struct folio *efuse_readdir_folio(struct fuse_conn *fc, unsigned int *length)
 	unsigned int order;
 
 	for (order = get_order(bytes); order && !folio; order--)
-		folio = folio_alloc(GFP_KERNEL | __GFP_NORETRY | __GFP_NOWARN, order);
+		folio = folio_alloc(GFP_KERNEL_ACCOUNT | __GFP_NORETRY | __GFP_NOWARN, order);
 	if (!folio)
-		folio = folio_alloc(GFP_KERNEL, 0);
+		folio = folio_alloc(GFP_KERNEL_ACCOUNT, 0);
 	if (folio)
 		*length = min_t(size_t, bytes, folio_size(folio));
 	return folio;

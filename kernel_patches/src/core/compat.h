@@ -151,7 +151,7 @@ static inline bool efuse_connected(const struct fuse_conn *fc)
 /* Allocate the arrays for @nr folios or pages and their descriptors. */
 static inline bool efuse_pages_alloc(struct fuse_args_pages *ap, unsigned int nr)
 {
-	ap->folios = fuse_folios_alloc(nr, GFP_KERNEL, &ap->descs);
+	ap->folios = fuse_folios_alloc(nr, GFP_KERNEL_ACCOUNT, &ap->descs);
 	return ap->folios;
 }
 
@@ -206,7 +206,7 @@ static inline void *efuse_pages_piece(const struct fuse_args_pages *ap, size_t *
 
 static inline bool efuse_pages_alloc(struct fuse_args_pages *ap, unsigned int nr)
 {
-	ap->pages = fuse_pages_alloc(nr, GFP_KERNEL, &ap->descs);
+	ap->pages = fuse_pages_alloc(nr, GFP_KERNEL_ACCOUNT, &ap->descs);
 	return ap->pages;
 }
 

@@ -606,7 +606,7 @@ static struct efuse_backed *efuse_backed_get(struct efuse_conn *ec, u64 nodeid)
 
 	if (file)
 		return file;
-	file = kzalloc(sizeof(*file), GFP_KERNEL);
+	file = kzalloc(sizeof(*file), GFP_KERNEL_ACCOUNT);
 	if (!file)
 		return ERR_PTR(-ENOMEM);
 	mt_init_flags(&file->extents, MT_FLAGS_USE_RCU);
@@ -941,7 +941,7 @@ void efuse_extents_add(struct efuse_conn *ec)
 {
 	mutex_init(&ec->extents_mutex);
 	init_waitqueue_head(&ec->extents_wait);
-	xa_init(&ec->backed);
+	xa_init_flags(&ec->backed, XA_FLAGS_ACCOUNT);
 }
 
 /* Ends all extents of an unmounted connection. Nothing can be mapped afterwards. */

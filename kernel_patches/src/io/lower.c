@@ -3,7 +3,11 @@
  * Access to backing files for other modules: csd.ko reads them to run functions over their data.
  *
  * A read of the backing file returns the same data as a READ by the direct path. Access is refused
- * where the direct path would refuse the READ. The other module then has to read the file itself.
+ * where no READ may take the direct path, by the open file, the extents or a forced path. The other
+ * module then has to read the file itself.
+ *
+ * The programs of the mount do not decide: there is no request to ask read() or select_path()
+ * about. A caller who has the file open for reading gets its bytes.
  */
 #include "io_i.h"
 

@@ -73,15 +73,11 @@ static int efuse_slot_claim(struct efuse_channel *channel)
 	return slot < channel->slots ? slot : -EAGAIN;
 }
 
-/* Takes @slot back from the daemon. False if the daemon does not have it. */
+/* Takes a slot back from the daemon. False if the daemon does not have it. */
 static bool efuse_slot_reclaim(struct efuse_channel *channel, u32 slot)
 {
 	bool had = false;
 
-	if (slot >= channel->slots)
-		return false;
-	/* Keep speculation within the bounds checked above. */
-	slot = array_index_nospec(slot, channel->slots);
 	spin_lock(&channel->lock);
 	if (channel->state[slot] == EFUSE_SLOT_DAEMON) {
 		channel->state[slot] = EFUSE_SLOT_KERNEL;
@@ -138,7 +134,11 @@ static int efuse_slot_deliver(struct efuse_channel *channel, u32 slot, u32 lengt
 	struct iov_iter iter;
 	ssize_t ret = 0;
 
-	if (length > channel->slot_size || !efuse_slot_reclaim(channel, slot))
+	if (length > channel->slot_size || slot >= channel->slots)
+		return -EINVAL;
+	/* Keep speculation within the bounds checked above. */
+	slot = array_index_nospec(slot, channel->slots);
+	if (!efuse_slot_reclaim(channel, slot))
 		return -EINVAL;
 	if (length) {
 		efuse_slot_reply(channel, slot, length, &iter);
@@ -318,7 +318,7 @@ static void efuse_channel_destroy(struct efuse_channel *channel)
 static struct efuse_channel *efuse_channel_alloc(const struct efuse_channel_setup *setup)
 {
 	int node = cpu_to_node(setup->cpu);
-	struct efuse_channel *channel = kzalloc_node(sizeof(*channel), GFP_KERNEL, node);
+	struct efuse_channel *channel = kzalloc_node(sizeof(*channel), GFP_KERNEL_ACCOUNT, node);
 	u32 i;
 
 	if (!channel)
@@ -329,9 +329,10 @@ static struct efuse_channel *efuse_channel_alloc(const struct efuse_channel_setu
 	channel->slots = setup->slots;
 	channel->slot_size = setup->slot_size;
 	channel->nr_pages = 2 * setup->slots * (setup->slot_size / PAGE_SIZE);
-	channel->pages = kvcalloc_node(channel->nr_pages, sizeof(*channel->pages), GFP_KERNEL,
-				       node);
-	channel->bvec = kvcalloc_node(channel->nr_pages, sizeof(*channel->bvec), GFP_KERNEL, node);
+	channel->pages = kvcalloc_node(channel->nr_pages, sizeof(*channel->pages),
+				       GFP_KERNEL_ACCOUNT, node);
+	channel->bvec = kvcalloc_node(channel->nr_pages, sizeof(*channel->bvec),
+				      GFP_KERNEL_ACCOUNT, node);
 	if (!channel->pages || !channel->bvec)
 		goto out_destroy;
 	for (i = 0; i < channel->nr_pages; i++) {
