@@ -74,7 +74,10 @@ def place() -> Iterator[Path]:
 
 @pytest.fixture
 def served(place: Path) -> Iterator[Callable[..., Served]]:
-    """Serve a file system: ``served("module:Class", {arguments}, options=[...])``."""
+    """Serve a file system: ``served("module:Class", {arguments}, options=[...])``.
+
+    ``within`` is the beginning of a command that runs the daemon.
+    """
     started: list[Served] = []
 
     def serve(
@@ -82,6 +85,7 @@ def served(place: Path) -> Iterator[Callable[..., Served]]:
         arguments: dict[str, Any] | None = None,
         *,
         options: tuple[str, ...] = ("default_permissions", "allow_other"),
+        within: tuple[str, ...] = (),
         **more: Any,
     ) -> Served:
         mountpoint = place / f"mnt{len(started)}"
@@ -100,7 +104,7 @@ def served(place: Path) -> Iterator[Callable[..., Served]]:
             **more,
         }
         process = subprocess.Popen(
-            [sys.executable, str(_HERE / "daemon.py"), json.dumps(told)],
+            [*within, sys.executable, str(_HERE / "daemon.py"), json.dumps(told)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,

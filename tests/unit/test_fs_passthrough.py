@@ -435,6 +435,7 @@ def test_credentials_of_the_caller_are_used_only_within_the_block(tmp_path: Path
 
     context: Any = _Context()
     credentials = Credentials()
+    credentials.checked_by_kernel = True
     own = (os.geteuid(), os.getegid())
     caller = (41001, 41002) if own[0] == 0 else own  # without root the identity cannot change
     assert owner("before") == own

@@ -229,6 +229,7 @@ class Passthrough(Operations):
         self._watch_mounts()
         if self._kernel_checks:
             self._as_caller = _as_daemon
+            self._credentials.checked_by_kernel = True
         elif self.efuse.mounted_type != "efuse":
             # FUSE lets every user use the cached names that one caller looked up. eFuse does not.
             self._entry_timeout = self._negative_timeout = 0.0
@@ -258,6 +259,7 @@ class Passthrough(Operations):
         self._files.close()
         self._streams.close()
         self._inodes.close()
+        self._credentials.close()
 
     @property
     def lookups(self) -> dict[int, int]:

@@ -8,19 +8,21 @@ import errno
 import os
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 __all__ = [
     "DirectoryEntry",
     "Status",
     "check_access",
     "check_write_access",
+    "effective_capabilities",
     "file_handle",
     "file_system_type",
     "getdents",
     "next_position",
     "open_by_handle",
     "rename",
+    "set_effective_capabilities",
     "set_fs_groups",
     "set_fs_ids",
     "set_times",
@@ -35,6 +37,7 @@ _STATX_BASIC_STATS, _STATX_MNT_ID = 0x7FF, 0x1000
 _MAX_HANDLE = 128
 _UTIME_OMIT = (1 << 30) - 2
 _UTIME_NOW = (1 << 30) - 1
+_CAPABILITY_VERSION = 0x20080522
 
 _SYS_GETDENTS64 = {"x86_64": 217, "aarch64": 61, "riscv64": 61}[os.uname().machine]
 _SYS_FACCESSAT2 = 439
@@ -87,6 +90,18 @@ def _check(result: int) -> int:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     return result
+
+
+class _CapHeader(ctypes.Structure):
+    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
+
+
+class _CapData(ctypes.Structure):
+    _fields_ = (
+        ("effective", ctypes.c_uint32),
+        ("permitted", ctypes.c_uint32),
+        ("inheritable", ctypes.c_uint32),
+    )
 
 
 class _Timespec(ctypes.Structure):
@@ -246,3 +261,29 @@ def set_fs_ids(uid: int, gid: int) -> None:
     got = (_libc.setfsuid(none) & 0xFFFFFFFF, _libc.setfsgid(none) & 0xFFFFFFFF)
     if got != (uid, gid):
         raise PermissionError(1, f"cannot act as uid {uid}, gid {gid}")
+
+
+def _capget(pid: int) -> tuple[_CapHeader, Any]:
+    header, data = _CapHeader(_CAPABILITY_VERSION, pid), (_CapData * 2)()
+    _check(_libc.capget(ctypes.byref(header), data))
+    return header, data
+
+
+def effective_capabilities(pid: int) -> int:
+    """Return the effective capabilities of a thread, a mask in which bit N is capability N.
+
+    :param pid: number of the thread in the PID namespace of this process; 0 for this thread.
+    :raises OSError: ESRCH if there is no such thread.
+    """
+    _, (low, high) = _capget(pid)
+    return int(high.effective << 32 | low.effective)
+
+
+def set_effective_capabilities(mask: int) -> None:
+    """Set the effective capabilities of this thread, and keep the permitted ones.
+
+    :raises PermissionError: a capability in *mask* is not permitted to this thread.
+    """
+    header, data = _capget(0)
+    data[0].effective, data[1].effective = mask & 0xFFFFFFFF, mask >> 32
+    _check(_libc.capset(ctypes.byref(header), data))
