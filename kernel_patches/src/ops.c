@@ -110,7 +110,7 @@ static int efuse_ops_btf_init(struct btf *btf)
 	return 0;
 }
 
-/* Names are shown in sysfs, one per line. */
+/* Names are shown in sysfs, one per line. isalnum() also knows the letters of Latin-1. */
 static bool efuse_ops_name_valid(const char *name)
 {
 	size_t i, len = strnlen(name, EFUSE_OPS_NAME_LEN);
@@ -118,7 +118,7 @@ static bool efuse_ops_name_valid(const char *name)
 	if (!len || len == EFUSE_OPS_NAME_LEN)
 		return false;
 	for (i = 0; i < len; i++)
-		if (!isalnum(name[i]) && !strchr("_.-", name[i]))
+		if (!isascii(name[i]) || (!isalnum(name[i]) && !strchr("_.-", name[i])))
 			return false;
 	return true;
 }

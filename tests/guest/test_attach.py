@@ -16,6 +16,7 @@ from efuse.bpf.attach import unpin
 from efuse.bpf.members import MEMBERS, REQUEST_MEMBERS
 from efuse.errors import AttachError, UsageError
 from efuse.fs.options import CAPACITY_MAPS
+from tests.guest.support.set_names import Latin1, do_not_check
 from tests.guest.support.tiny_fs import FIRST, Tiny, content, getattr_from_daemon, serve, xattr
 
 COUNTER = """#include "efuse.bpf.h"
@@ -177,6 +178,17 @@ def test_replace_that_is_refused_leaves_the_old_set(tiny: Tiny) -> None:
         read_xattr(tiny)
         read_xattr(tiny)
         assert tiny.count("getxattr", "hits") > 0
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "a\nb", "\u00fc", Latin1("\u00fc"), "a" * 32])
+def test_kernel_refuses_the_name_of_a_set_that_is_not_valid(
+    monkeypatch: pytest.MonkeyPatch, tiny: Tiny, name: str
+) -> None:
+    """Without the toolkit's own check. Sysfs shows the name in a line."""
+    do_not_check(monkeypatch)
+    with pytest.raises(AttachError, match=r"cannot make a program set: .*EINVAL"):
+        bpf.attach(tiny.connection, {"write": COUNTER}, name=name, with_builtin=False)
+    assert tiny.read("ops") == "none"
 
 
 def test_pinned_set_outlives_its_attachment(tiny: Tiny) -> None:

@@ -46,6 +46,7 @@ from tests.guest.support.functions import (
     stack_of,
 )
 from tests.guest.support.manual_daemon import DEADLINE_S, until
+from tests.guest.support.set_names import Latin1, do_not_check
 from tests.guest.support.shell import run
 
 SIZES = (0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 300 * BLOCK + 77)
@@ -293,6 +294,17 @@ def test_invalid_return_value_of_a_function_fails_the_run(
                 pytest.raises(EfuseError, match=printed),
             ):
                 one.result()
+
+
+@pytest.mark.parametrize("name", ["", "a b", "../a", "a\nb", Latin1("\u00fc"), "a" * 32])
+@pytest.mark.usefixtures("device")
+def test_kernel_refuses_the_name_of_a_function_that_is_not_valid(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Without the toolkit's own check. A pin has the name of its function."""
+    do_not_check(monkeypatch)
+    with pytest.raises(AttachError, match=r"cannot make a program set: .*EINVAL"):
+        functions.load(name, RETURNS)
 
 
 @pytest.mark.parametrize("text", [WRITES, LARGE_BLOCK, BLOCK_AT_THE_END])

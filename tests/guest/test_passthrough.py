@@ -112,6 +112,45 @@ def test_directory_opened_in_the_kernel_is_listed(mounted: Places) -> None:
     assert listed == [names] * 3
 
 
+READ = """
+import errno, sys
+for path in sys.argv[1:]:
+    try:
+        with open(path) as file:
+            print(file.read())
+    except OSError as error:
+        print(errno.errorcode[error.errno])
+"""
+
+
+@pytest.mark.parametrize("consistency", ["exclusive", "ttl"])
+def test_root_without_capabilities_gets_nothing_that_root_was_given(
+    tmp_path: Path, consistency: str
+) -> None:
+    """The kernel knows names, attributes and grants from root. The daemon checks permissions."""
+    places = Places(tmp_path)
+    (places.source / "hidden").mkdir()
+    for name, mode in (("hidden/f", 0o644), ("f", 0o600), ("hidden", 0o700)):
+        if name != "hidden":
+            (places.source / name).write_text("content")
+        os.chown(places.source / name, USER, USER)
+        (places.source / name).chmod(mode)
+    operations = efuse.Passthrough(
+        places.source, consistency=consistency, entry_timeout=3600, attr_timeout=3600
+    )
+    run = (sys.executable, "-I", "-S", "-c", READ, places.path / "hidden/f", places.path / "f")
+    with efuse.mount(operations, places.path, ("allow_other",), required=True) as one:
+        assert one.connection is not None
+        places.connection = Connection(one.connection)
+        for _ in range(4):
+            assert subprocess.check_output(run, text=True).split() == ["content"] * 2
+        assert places.hits("open") > 0
+        without = ("setpriv", "--bounding-set=-all", *run)
+        assert subprocess.check_output(without, text=True).split() == ["EACCES"] * 2
+        assert subprocess.check_output(run, text=True).split() == ["content"] * 2
+    operations.close()
+
+
 def test_warm_stats_do_not_reach_the_daemon(mounted: Places) -> None:
     for n in range(50):
         (mounted.source / f"{n}").write_bytes(b"x" * n)

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,11 @@ from typing import Any
 import pytest
 
 from efuse import bpf, locations
+from efuse.bpf import libbpf
+from efuse.bpf.load import open_target
+from efuse.bpf.members import CSD_FUNCTION, EFUSE_OPS, Interface
 from efuse.errors import VerifierError
+from tests.guest.support import csd_device
 from tests.guest.support.tiny_fs import FIRST, Tiny, content, serve, xattr
 
 HEAD = '#include "efuse.bpf.h"\n'
@@ -186,6 +192,42 @@ def test_examples_pass_the_verifier(name: str) -> None:
 )  # fmt: skip
 def test_kfunc_of_another_member_fails(member: str) -> None:
     assert "not allowed" in str(refused(member, FORBIDDEN))
+
+
+def _load_calling(interface: Interface, member: str, other: Interface, kfunc: str) -> str:
+    """Load a program that calls a kfunc with its argument. Return the log if it is refused."""
+    with open_target(interface) as target, open_target(other) as module:
+        code = struct.pack("<BBhi", 0x79, 0x11, 0, 0)  # r1 = the member's first argument
+        code += struct.pack("<BBhi", 0x85, 0x20, 1, module.types.own_function(kfunc))
+        code += struct.pack("<BBhi", 0xB7, 0, 0, 0) + struct.pack("<BBhi", 0x95, 0, 0, 0)
+        fds = (ctypes.c_int * 2)(target.btf_fd, module.btf_fd)
+        options = libbpf._ProgramLoadOpts(
+            expected_attach_type=target.members[member][0],
+            attach_btf_id=target.ops_id,
+            attach_btf_obj_fd=target.btf_fd,
+            fd_array=ctypes.addressof(fds),
+        )
+        fd, log = libbpf._load(libbpf._PROGRAM_STRUCT_OPS, member, code, options, 1 << 16)
+    if fd < 0:
+        return log
+    os.close(fd)
+    return ""
+
+
+def test_kfunc_of_the_other_module_fails() -> None:
+    """A handler calls none of csd.ko, and a storage function none of efuse.ko."""
+    handler, function = (EFUSE_OPS, "lookup"), (CSD_FUNCTION, "step")
+    csd_device.load()
+    try:
+        assert _load_calling(*handler, EFUSE_OPS, "efuse_req_uid") == ""
+        assert _load_calling(*function, CSD_FUNCTION, "csd_len") == ""
+        refused_call = "calling kernel function {} is not allowed"
+        log = _load_calling(*handler, CSD_FUNCTION, "csd_len")
+        assert refused_call.format("csd_len") in log
+        log = _load_calling(*function, EFUSE_OPS, "efuse_req_uid")
+        assert refused_call.format("efuse_req_uid") in log
+    finally:
+        csd_device.unload()
 
 
 def test_verifier_error_names_the_line_of_the_text() -> None:

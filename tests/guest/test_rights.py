@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from efuse import locations
+from efuse.fs.mountpoint import unmount
 from tests import sysfs_document
 from tests.commands import AS_NOBODY, EFUSE, run_output
 from tests.guest.support import channel as by_hand
@@ -53,6 +54,84 @@ def test_sysfs_is_read_but_not_changed_by_users(mountpoint: Path) -> None:
             else:
                 fails(errno.EACCES, as_user, USER, os.open, path, os.O_RDONLY)
         as_user(USER, (m.connection.path / "stats/lookup/hits").read_bytes)
+
+
+@pytest.mark.usefixtures("reachable")
+def test_other_users_get_nothing_of_a_mount_without_allow_other(mountpoint: Path) -> None:
+    """Neither the daemon nor the kernel answers them, whatever it knows."""
+    with mounted(mountpoint, allow_other=False, entry_timeout=600.0, attr_timeout=600.0) as m:
+        m.model.create("f", b"data", stat.S_IFREG | 0o644)
+        for _ in range(2):
+            os.stat(m / "f")
+            os.listdir(m.path)
+            assert Path(m / "f").read_bytes() == b"data"
+        m.log()
+        for function, path in ((os.stat, m / "f"), (os.listdir, m.path), (os.stat, m / "none")):
+            fails(errno.EACCES, as_user, USER, function, path)
+        fails(errno.EACCES, as_user, USER, os.open, m / "f", os.O_RDONLY)
+        assert m.asked() == []
+        assert Path(m / "f").read_bytes() == b"data"
+
+
+def _mount_for_user(target: Path) -> int:
+    """Mount for the user USER, without a daemon. Return the descriptor of the device."""
+    fd = os.open("/dev/efuse", os.O_RDWR | os.O_NONBLOCK)
+    options = f"fd={fd},rootmode=40000,user_id={USER},group_id={USER}".encode()
+    assert not _libc.mount(b"x", os.fsencode(target), b"efuse", 0, options)
+    return fd
+
+
+@pytest.mark.usefixtures("reachable")
+def test_root_gets_nothing_of_a_users_mount_without_allow_other(mountpoint: Path) -> None:
+    fd = _mount_for_user(mountpoint)
+    try:
+        fails(errno.EACCES, os.listdir, mountpoint)
+        fails(errno.EACCES, os.stat, mountpoint / "f")
+    finally:
+        os.close(fd)
+        unmount(str(mountpoint))
+
+
+def _write(path: Path, content: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        os.write(fd, content)
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.usefixtures("reachable")
+def test_control_files_belong_to_the_user_of_the_mount(mountpoint: Path) -> None:
+    """They are those of FUSE, in a file system of the type efusectl, which root has to mount."""
+    control = mountpoint.parent / "control"
+    control.mkdir()
+    modes = {"waiting": 0o400, "abort": 0o200, "max_background": 0o600}
+    modes["congestion_threshold"] = 0o600
+    fd = _mount_for_user(mountpoint)
+    assert not _libc.mount(b"x", os.fsencode(control), b"efusectl", 0, None)
+    try:
+        rows = (line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines())
+        (own,) = (control / row[2].removeprefix("0:") for row in rows if row[4] == str(mountpoint))
+        for path, mode in ((own, 0o500), *((own / name, mode) for name, mode in modes.items())):
+            found = path.stat()
+            assert (stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid) == (mode, USER, USER)
+        assert sorted(as_user(USER, os.listdir, own)) == sorted(modes)
+        fails(errno.EACCES, as_user, USER + 1, os.listdir, own)
+        for name in modes:
+            fails(errno.EACCES, as_user, USER + 1, os.open, own / name, os.O_RDONLY)
+            fails(errno.EACCES, as_user, USER + 1, os.open, own / name, os.O_WRONLY)
+        as_user(USER, (own / "waiting").read_bytes)
+        limit = Path("/sys/module/efuse/parameters/max_user_bgreq").read_text()
+        more = str(int(limit) + 1).encode()
+        fails(errno.EINVAL, as_user, USER, _write, own / "max_background", more)
+        _write(own / "max_background", more)
+        assert as_user(USER, (own / "max_background").read_bytes).split() == [more]
+        as_user(USER, _write, own / "abort", b"1")
+        fails(errno.ENODEV, os.read, fd, 1 << 17)
+    finally:
+        _libc.umount2(os.fsencode(control), 0)
+        os.close(fd)
+        unmount(str(mountpoint))
 
 
 def test_unmap_without_privilege_fails(mountpoint: Path) -> None:

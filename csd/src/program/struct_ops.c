@@ -18,6 +18,7 @@ int csd_check_member(const struct btf_type *t, const struct btf_member *member,
 	return prog->sleepable ? -EINVAL : 0;
 }
 
+/* isalnum() also knows the letters of Latin-1. */
 static bool csd_name_valid(const char *name)
 {
 	size_t i, len = strnlen(name, CSD_NAME_LEN);
@@ -25,7 +26,7 @@ static bool csd_name_valid(const char *name)
 	if (!len || len == CSD_NAME_LEN)
 		return false;
 	for (i = 0; i < len; i++)
-		if (!isalnum(name[i]) && !strchr("_.-", name[i]))
+		if (!isascii(name[i]) || (!isalnum(name[i]) && !strchr("_.-", name[i])))
 			return false;
 	return true;
 }

@@ -211,10 +211,16 @@ class Mount:
     """A mount with its daemon and its connection."""
 
     def __init__(
-        self, mountpoint: Path, options: Options, kernel_options: tuple[str, ...] = ()
+        self,
+        mountpoint: Path,
+        options: Options,
+        kernel_options: tuple[str, ...] = (),
+        *,
+        allow_other: bool = True,
     ) -> None:
         self.path = mountpoint
-        options_ = MountOptions.parse(("allow_other", *kernel_options))
+        others = ("allow_other",) if allow_other else ()
+        options_ = MountOptions.parse((*others, *kernel_options))
         device = mount_efuse(str(mountpoint), options_)
         os.set_blocking(device, False)
         self._control, theirs = multiprocessing.Pipe()
@@ -402,6 +408,7 @@ def mounted(
     consistency: str = "ttl",
     declare: tuple[str, ...] = (),
     default_permissions: bool = True,
+    allow_other: bool = True,
     attach: bool = True,
     capacity: dict[str, int] | None = None,
     path: str = "auto",
@@ -413,6 +420,7 @@ def mounted(
 
     :param consistency: mode of the connection.
     :param declare: promises of the file system, such as ``no_open``.
+    :param allow_other: whether other users than root have access.
     :param attach: whether to attach the built-in handlers.
     :param capacity: capacities of maps, by name.
     :param path: path to which READs and WRITEs are forced.
@@ -422,7 +430,7 @@ def mounted(
     kernel = [f"stack_depth={stack_depth}"]
     if default_permissions:
         kernel.append("default_permissions")
-    mount = Mount(mountpoint, options or Options(**answers), tuple(kernel))
+    mount = Mount(mountpoint, options or Options(**answers), tuple(kernel), allow_other=allow_other)
     try:
         mount.connection.consistency = consistency
         mount.connection.forced_path = path
