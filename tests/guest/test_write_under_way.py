@@ -11,17 +11,13 @@ import mmap
 import os
 import struct
 import termios
-from contextlib import nullcontext
 from pathlib import Path
-
-import pytest
 
 from tests.guest.support.backing_files import make
 from tests.guest.support.daemons import eventually, force_stat, mounted, running
 from tests.guest.support.file_data import BLOCK, fill
 from tests.guest.support.file_pages import LONG, libc, random_view, sent
 from tests.guest.support.manual_daemon import DEADLINE_S, until
-from tests.guest.support.running_kernel import LINUX
 from tests.guest.support.wire import FOPEN_KEEP_CACHE, FOPEN_NOFLUSH
 
 _KEEP = FOPEN_NOFLUSH | FOPEN_KEEP_CACHE
@@ -343,22 +339,6 @@ def test_second_notification_replaces_all_of_a_page_that_came_back_during_a_writ
             assert writing.result() == 100
         os.close(fd)
         assert seen in (second, second[:100] + b"w" * 100 + second[200:])
-
-
-def test_page_of_a_notification_behind_the_largest_offset_can_be_dropped(mountpoint: Path) -> None:
-    """Linux 6.12 takes a STORE at any offset of 64 bits. Linux 7.3 refuses this one."""
-    with mounted(mountpoint, open_flags=_KEEP, **LONG) as m:
-        make(m, "f", fill("d", BLOCK))
-        fd = os.open(m / "f", os.O_RDWR)
-        refused = pytest.raises(AssertionError, match="22") if LINUX >= 7 else nullcontext()
-        with refused:
-            m.call("store", "f", 1 << 63, fill("n", BLOCK))
-        m.call("inval_inode", "f")
-        assert os.pread(fd, BLOCK, 0) == fill("d", BLOCK)
-        m.log()
-        assert os.pread(fd, BLOCK, 0) == fill("d", BLOCK)
-        os.close(fd)
-        assert "read" not in m.asked()
 
 
 def _exit_with_a_lock(fd: int, locked: int, go: int) -> None:
