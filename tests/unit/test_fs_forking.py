@@ -35,7 +35,7 @@ except BaseException as error:
         ("lambda: 7", 7, ""),
         ("lambda: [].pop()", 1, "IndexError"),
         ("lambda: sys.exit(5)", 1, "SystemExit"),
-        ("lambda: os.kill(os.getpid(), 2)", 1, "KeyboardInterrupt"),
+        ("lambda: os.kill(os.getpid(), 2) or sum(0 for _ in iter(int, 1))", 1, "KeyboardInterrupt"),
         ("lambda: sys.stderr.close() or [].pop()", 1, ""),
     ],
 )
