@@ -105,8 +105,8 @@ struct efuse_range {
  * @past: a WRITE to a backing file, which goes past the pages: they must not be stored to
  * @through: a WRITE that takes its bytes from the pages, until the daemon has answered it: they are
  *	     not dropped, and must not be stored to
- * @cut: position from which pages of @through were cut off, so that the WRITE holds none of the pages
- *	 that are there now; LLONG_MAX if none were
+ * @cut: position from which pages of @through were cut off, so that the WRITE holds none of the
+ *	 pages that are there now; LLONG_MAX if none were
  * @refused: whether a page of @through was to be dropped. Its pages are dropped at its end
  * @grown: if a reply has ever made the file longer, the lowest index of a page that was its last
  *	   one then, plus one. This page, and later ones, may have zeros in place of bytes of the
@@ -231,16 +231,16 @@ size_t efuse_fault_in(unsigned int filled, const struct iov_iter *iter, size_t b
 void efuse_through_begin(struct folio *folio, loff_t pos, size_t len);
 void efuse_through_end(struct inode *inode, int err);
 #ifdef EFUSE_HAS_FOLIOS
-#define EFUSE_PAGE struct folio /* what FUSE copies to */
+#define efuse_notify_target folio /* what a notification stores to */
 struct folio *efuse_fresh_folio(struct address_space *mapping, pgoff_t index);
 #else
-#define EFUSE_PAGE struct page
+#define efuse_notify_target page
 int fuse_copy_page(struct fuse_copy_state *cs, struct page **pagep, unsigned int offset,
 		   unsigned int count, int zeroing);
 struct page *efuse_fresh_page(struct address_space *mapping, pgoff_t index);
 #endif
-int efuse_notify_copy(struct fuse_copy_state *cs, EFUSE_PAGE **page, unsigned int offset,
-		      unsigned int len);
+int efuse_notify_copy(struct fuse_copy_state *cs, struct efuse_notify_target **page,
+		      unsigned int offset, unsigned int len);
 void efuse_folio_cleaned(struct folio *folio);
 bool efuse_release_folio(struct folio *folio, gfp_t gfp);
 void efuse_invalidate_folio(struct folio *folio, size_t offset, size_t len);

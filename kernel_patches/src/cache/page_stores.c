@@ -438,12 +438,12 @@ struct page *efuse_fresh_page(struct address_space *mapping, pgoff_t index)
  *
  * Return: 0 or a negative errno.
  */
-int efuse_notify_copy(struct fuse_copy_state *cs, EFUSE_PAGE **page, unsigned int offset,
-		      unsigned int len)
+int efuse_notify_copy(struct fuse_copy_state *cs, struct efuse_notify_target **page,
+		      unsigned int offset, unsigned int len)
 {
 	struct folio *folio = efuse_page_folio(*page);
 	size_t end = offset + len, kept, kept_end;
-	EFUSE_PAGE *none = NULL;
+	struct efuse_notify_target *none = NULL;
 	int err;
 
 	kept = efuse_folio_kept(folio->mapping->host, folio, offset, end, &kept_end);

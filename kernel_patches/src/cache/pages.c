@@ -127,6 +127,7 @@ static bool efuse_folio_refused(struct inode *inode, struct folio *folio)
 	/* Pairs with the release below: the file's pages are void. */
 	if (!smp_load_acquire(&pages->refused)) {
 		efuse_epoch_bump(ec, efuse_pages_bucket(inode));
+		/* Pairs with the acquire above. */
 		smp_store_release(&pages->refused, true);
 	}
 	/* Its barrier pairs with efuse_range_end(), after which efuse_through_end() looks. */

@@ -326,7 +326,7 @@ static inline bool efuse_write_waits(void)
 #endif
 }
 
-static inline struct folio *efuse_page_folio(EFUSE_PAGE *page)
+static inline struct folio *efuse_page_folio(struct efuse_notify_target *page)
 {
 #ifdef EFUSE_HAS_FOLIOS
 	return page;
@@ -336,7 +336,7 @@ static inline struct folio *efuse_page_folio(EFUSE_PAGE *page)
 }
 
 /* Copy bytes of the daemon to a page, or to nowhere if @page points to NULL. */
-static inline int efuse_copy_page(struct fuse_copy_state *cs, EFUSE_PAGE **page,
+static inline int efuse_copy_page(struct fuse_copy_state *cs, struct efuse_notify_target **page,
 				  unsigned int offset, unsigned int len)
 {
 #ifdef EFUSE_HAS_FOLIOS
