@@ -95,6 +95,39 @@ def test_store_does_not_undo_a_write_whose_page_was_cut_off_and_came_back(mountp
         assert bytes(m.call("inode", "f").data) == expected
 
 
+def test_store_that_waits_for_a_write_reads_a_page_that_came_back_during_it(
+    mountpoint: Path,
+) -> None:
+    """The page was cut off, and all pages of the file are true when the store begins."""
+    data = fill("d", 2 * BLOCK)
+    with mounted(mountpoint, open_flags=_KEEP) as m:
+        make(m, "f", data)
+        fd = os.open(m / "f", os.O_RDWR)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+        assert os.pread(fd, BLOCK, BLOCK) == data[BLOCK:]
+
+        def store() -> None:
+            with random_view(fd, 2) as view:
+                view[BLOCK + 100 : BLOCK + 102] = b"ss"
+
+        m.hold("write", "before")
+        with running(os.pwrite, fd, fill("w", BLOCK), BLOCK) as writing:
+            m.wait_held()
+            m.model.put("f", data[:BLOCK])
+            assert force_stat(fd).st_size == BLOCK
+            m.model.put("f", data[:BLOCK] + fill("n", BLOCK))
+            assert force_stat(fd).st_size == 2 * BLOCK
+            with running(store) as storing:
+                until(lambda: storing.done() or m.keeps_waiting(storing, 1))
+                m.release()
+                assert writing.result() == BLOCK
+                storing.result()
+        os.fsync(fd)
+        os.close(fd)
+        expected = data[:BLOCK] + fill("w", BLOCK)[:100] + b"ss" + fill("w", BLOCK)[102:]
+        assert bytes(m.call("inode", "f").data) == expected
+
+
 def test_bytes_that_were_cut_off_during_a_write_do_not_come_back(mountpoint: Path) -> None:
     """A map has stored to the page. The reply with the size waits for a READ of another page."""
     data = fill("d", 2 * BLOCK)
