@@ -14,7 +14,7 @@ import termios
 from pathlib import Path
 
 from tests.guest.support.backing_files import make
-from tests.guest.support.daemons import eventually, force_stat, mounted, running
+from tests.guest.support.daemons import Mount, eventually, force_stat, mounted, running
 from tests.guest.support.file_data import BLOCK, fill
 from tests.guest.support.file_pages import LONG, libc, random_view, sent
 from tests.guest.support.manual_daemon import DEADLINE_S, until
@@ -33,6 +33,22 @@ def _is_terminal(fd: int) -> int:
     except OSError as error:
         return error.errno or 0
     return 0
+
+
+def _with_last_page(m: Mount, data: bytes) -> int:
+    """Make a file of up to two pages, open it, and read its last page alone into the cache."""
+    make(m, "f", data)
+    fd = os.open(m / "f", os.O_RDWR)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+    assert os.pread(fd, BLOCK, BLOCK) == data[BLOCK:]
+    return fd
+
+
+def _cut_and_grow(m: Mount, fd: int, kept: bytes, new: bytes) -> None:
+    """Let one reply bring a smaller size of the file, and the next one that with *new* bytes."""
+    for data in (kept, kept + new):
+        m.model.put("f", data)
+        assert force_stat(fd).st_size == len(data)
 
 
 def test_store_that_waits_for_a_write_reads_a_page_that_an_open_dropped_during_an_ioctl(
@@ -73,17 +89,11 @@ def test_store_does_not_undo_a_write_whose_page_was_cut_off_and_came_back(mountp
     """While the daemon has the WRITE, the file becomes shorter and longer again."""
     data = fill("d", 2 * BLOCK)
     with mounted(mountpoint, open_flags=_KEEP) as m:
-        make(m, "f", data)
-        fd = os.open(m / "f", os.O_RDWR)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
-        assert os.pread(fd, BLOCK, BLOCK) == data[BLOCK:]
+        fd = _with_last_page(m, data)
         m.hold("write", "before")
         with running(os.pwrite, fd, fill("w", BLOCK), BLOCK) as writing:
             m.wait_held()
-            m.model.put("f", data[:BLOCK])
-            assert force_stat(fd).st_size == BLOCK
-            m.model.put("f", data[:BLOCK] + fill("n", BLOCK))
-            assert force_stat(fd).st_size == 2 * BLOCK
+            _cut_and_grow(m, fd, data[:BLOCK], fill("n", BLOCK))
             with random_view(fd, 2) as view:
                 assert view[BLOCK] in b"nw"  # the READ overtakes the WRITE
                 m.release()
@@ -101,10 +111,7 @@ def test_store_that_waits_for_a_write_reads_a_page_that_came_back_during_it(
     """The page was cut off, and all pages of the file are true when the store begins."""
     data = fill("d", 2 * BLOCK)
     with mounted(mountpoint, open_flags=_KEEP) as m:
-        make(m, "f", data)
-        fd = os.open(m / "f", os.O_RDWR)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
-        assert os.pread(fd, BLOCK, BLOCK) == data[BLOCK:]
+        fd = _with_last_page(m, data)
 
         def store() -> None:
             with random_view(fd, 2) as view:
@@ -113,10 +120,7 @@ def test_store_that_waits_for_a_write_reads_a_page_that_came_back_during_it(
         m.hold("write", "before")
         with running(os.pwrite, fd, fill("w", BLOCK), BLOCK) as writing:
             m.wait_held()
-            m.model.put("f", data[:BLOCK])
-            assert force_stat(fd).st_size == BLOCK
-            m.model.put("f", data[:BLOCK] + fill("n", BLOCK))
-            assert force_stat(fd).st_size == 2 * BLOCK
+            _cut_and_grow(m, fd, data[:BLOCK], fill("n", BLOCK))
             with running(store) as storing:
                 until(lambda: storing.done() or m.keeps_waiting(storing, 1))
                 m.release()
@@ -260,10 +264,7 @@ def test_page_that_a_notification_makes_during_a_write_shows_bytes_of_the_file(
     data = fill("d", 2 * BLOCK)
     new = fill("n", BLOCK)
     with mounted(mountpoint, open_flags=_KEEP) as m:
-        make(m, "f", data)
-        fd = os.open(m / "f", os.O_RDWR)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
-        assert os.pread(fd, BLOCK, BLOCK) == data[BLOCK:]
+        fd = _with_last_page(m, data)
         m.hold("write", "before")
         with running(os.pwrite, fd, fill("w", BLOCK), BLOCK) as writing:
             m.wait_held()
@@ -353,10 +354,7 @@ def test_second_notification_replaces_all_of_a_page_that_came_back_during_a_writ
     data = fill("d", 2 * BLOCK)
     first, second = fill("n", BLOCK), fill("m", BLOCK)
     with mounted(mountpoint, open_flags=_KEEP) as m:
-        make(m, "f", data)
-        fd = os.open(m / "f", os.O_RDWR)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
-        assert os.pread(fd, BLOCK, BLOCK) == data[BLOCK:]
+        fd = _with_last_page(m, data)
         m.hold("write", "before")
         with running(os.pwrite, fd, b"w" * 100, BLOCK + 100) as writing:
             m.wait_held()
