@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.host.attempts import ATTEMPT
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 ALICE, BOB, GROUP = 41001, 41002, 41100
@@ -185,15 +187,7 @@ def test_files_in_a_setgid_directory_inherit_its_group(
     assert lower.st_mode & stat.S_ISGID
 
 
-ATTEMPTS = """
-import errno, os, sys
-os.chdir(sys.argv[1])
-def attempt(name, action):
-    try:
-        action()
-        print(name, "ok")
-    except OSError as error:
-        print(name, errno.errorcode[error.errno])
+ATTEMPTS = f"""{ATTEMPT}
 attempt("read", lambda: open("private").read())
 attempt("write", lambda: open("private", "r+").close())
 attempt("read-shared", lambda: open("shared").read())

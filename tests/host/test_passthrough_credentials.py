@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.host.attempts import ATTEMPT
+
 ALICE, BOB, GROUP = 41001, 41002, 41100
 ALONE = ("allow_other",)
 _PYTHON = (os.path.realpath(sys.executable), "-I", "-c")
@@ -156,15 +158,7 @@ def test_root_in_another_pid_namespace_has_its_rights(
     assert _printed(*_entering(mounted, "--mount"), *run) == "f content"
 
 
-ATTEMPTS = """
-import errno, os, sys
-os.chdir(sys.argv[1])
-def attempt(name, action):
-    try:
-        action()
-        print(name, "ok")
-    except OSError as error:
-        print(name, errno.errorcode[error.errno])
+ATTEMPTS = f"""{ATTEMPT}
 attempt("read", lambda: open("private").read())
 attempt("write", lambda: open("private", "r+").close())
 attempt("read-group", lambda: open("group").read())
