@@ -56,6 +56,7 @@ struct vm_area_struct;
  * @locked: FLUSH: the inode has locks, or the daemon may keep locks of it itself
  * @revalidate: OPEN, OPENDIR: the request voids what is cached of the inode (mode cto)
  * @extends: WRITE: may make the file longer
+ * @sized: WRITE: FUSE's size of the file was true when the WRITE was issued (see size.c)
  * @uncached: READ, WRITE: the daemon wants to see every request of this open file
  *	      (FOPEN_DIRECT_IO)
  * @unkept: READ: the data that it brings must not be learned
@@ -80,6 +81,7 @@ struct efuse_args {
 	bool locked:1;
 	bool revalidate:1;
 	bool extends:1;
+	bool sized:1;
 	bool uncached:1;
 	bool unkept:1;
 	bool measured:1;
@@ -101,7 +103,7 @@ struct efuse_range {
 };
 
 /**
- * struct efuse_pages - what is known of an inode's pages in FUSE's page cache
+ * struct efuse_pages - what is known of an inode's pages in FUSE's page cache, and of its size
  * @past: a WRITE to a backing file, which goes past the pages: they must not be stored to
  * @through: a WRITE that takes its bytes from the pages, until the daemon has answered it: they are
  *	     not dropped, and must not be stored to
@@ -115,6 +117,7 @@ struct efuse_range {
  *	     next page there is true (see page_stores.c). An entry is read and set under the lock of
  *	     the page. It is removed when the page is written back, when all pages of the file are
  *	     true, or with the inode. It stays right when the page is dropped once more
+ * @size_epoch: an epoch at which FUSE's size of the file was true, 0 if none is known. See size.c
  */
 struct efuse_pages {
 	struct efuse_range past;
@@ -123,6 +126,7 @@ struct efuse_pages {
 	bool refused;
 	pgoff_t grown;
 	struct xarray dropped;
+	u64 size_epoch;
 };
 
 /*

@@ -317,18 +317,10 @@ static int efuse_file_modified(struct kiocb *iocb)
 	return file_remove_privs(file) ?: file_update_time(file);
 }
 
-/*
- * An append in exclusive mode: ask for the end of the file if a notification has ended it. In the
- * other modes the backing file may be longer than FUSE knows. Returns 0 or a negative errno.
- */
-static int efuse_file_end(const struct efuse_conn *ec, const struct kiocb *iocb)
+/* An append goes to the end that the file has now. Returns 0 or a negative errno. */
+static int efuse_file_end(const struct kiocb *iocb)
 {
-	struct inode *inode = file_inode(iocb->ki_filp);
-
-	if (!(iocb->ki_flags & IOCB_APPEND) || READ_ONCE(ec->consistency) != EFUSE_EXCLUSIVE ||
-	    get_fuse_conn(inode)->writeback_cache)
-		return 0;
-	return fuse_update_attributes(inode, iocb->ki_filp, STATX_SIZE);
+	return iocb->ki_flags & IOCB_APPEND ? efuse_size_update(iocb->ki_filp) : 0;
 }
 
 /**
@@ -342,8 +334,7 @@ static int efuse_file_end(const struct efuse_conn *ec, const struct kiocb *iocb)
  */
 ssize_t efuse_write_checks(struct kiocb *iocb, struct iov_iter *from)
 {
-	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(file_inode(iocb->ki_filp)));
-	int err = ec ? efuse_file_end(ec, iocb) : 0;
+	int err = efuse_file_end(iocb);
 
 	return err ?: generic_write_checks(iocb, from);
 }
@@ -355,7 +346,7 @@ static ssize_t efuse_file_write_locked(struct efuse_conn *ec, struct kiocb *iocb
 	ssize_t ret;
 
 	*left = false;
-	ret = efuse_file_end(ec, iocb);
+	ret = efuse_file_end(iocb);
 	if (ret)
 		return ret;
 	ret = generic_write_checks(iocb, from);

@@ -103,6 +103,7 @@ enum efuse_kind {
 u16 efuse_bucket_inode(u64 nodeid, enum efuse_kind kind);
 u16 efuse_bucket_entry(u64 parent, const char *name, u32 len);
 bool efuse_epoch_quiet(const struct efuse_conn *ec, u16 bucket, u64 epoch);
+bool efuse_epoch_single(const struct efuse_conn *ec, u16 bucket, u64 epoch);
 bool efuse_epoch_valid(const struct efuse_conn *ec, u16 bucket, u64 epoch);
 bool efuse_epoch_block_valid(const struct efuse_conn *ec, u64 nodeid, u64 block, bool last,
 			     u64 epoch);
@@ -124,8 +125,10 @@ void efuse_epoch_void(struct efuse_conn *ec);
 
 /* changes.c */
 void efuse_changes_add(struct efuse_changes *ch, u16 bucket);
-void efuse_changes_issue(struct efuse_changes *ch, struct efuse_conn *ec, struct fuse_mount *fm,
+void efuse_changes_begin(struct efuse_changes *ch, struct efuse_conn *ec, struct fuse_mount *fm,
 			 struct fuse_args *args);
+void efuse_changes_end(struct efuse_changes *ch, struct efuse_conn *ec, struct fuse_mount *fm,
+		       const struct fuse_args *args, bool succeeded);
 void efuse_changes_of(struct efuse_changes *ch, const struct fuse_args *args);
 bool efuse_changes_cancelled(const struct fuse_args *args, int error);
 
@@ -250,9 +253,16 @@ void efuse_learn(struct efuse_req *req, struct efuse_ops *ops,
 void efuse_timeouts_extend(struct efuse_req *req, const struct efuse_changes *ch);
 void efuse_strip(struct fuse_args *args);
 
+/* size.c */
+void efuse_size_issue(const struct efuse_conn *ec, struct fuse_mount *fm, struct fuse_args *args);
+void efuse_size_written(const struct efuse_conn *ec, struct fuse_mount *fm,
+			const struct fuse_args *args, const struct efuse_changes *ch);
+int efuse_size_update(struct file *file);
+
 /* kept.c */
 /* Flag of an extended timeout: the word is not a time, but a bucket and an epoch. See kept.c. */
 #define EFUSE_TIME_EXTENDED	BIT_ULL(62)
+#define EFUSE_TIME_EPOCH	(BIT_ULL(EFUSE_EPOCH_BITS) - 1)
 
 static inline bool efuse_time_extended(u64 time)
 {

@@ -246,20 +246,43 @@ static bool efuse_write_extends(struct efuse_conn *ec, struct fuse_mount *fm,
 }
 
 /**
- * efuse_changes_issue - compute the buckets that a request changes, before it is issued
+ * efuse_changes_begin - a request is being issued: its changes begin
  * @ch: filled in as by efuse_changes_of()
  * @ec: connection
  * @fm: mount
- * @args: the request; @revalidate and @extends of its struct efuse_args are set, on which
- *	  efuse_changes_of() depends when the request ends
+ * @args: the request; @epoch and @sized of its struct efuse_args are set, and @revalidate and
+ *	  @extends, on which efuse_changes_of() depends when the request ends
+ *
+ * To be called before the daemon can see the request, or backing files are changed.
  */
-void efuse_changes_issue(struct efuse_changes *ch, struct efuse_conn *ec, struct fuse_mount *fm,
+void efuse_changes_begin(struct efuse_changes *ch, struct efuse_conn *ec, struct fuse_mount *fm,
 			 struct fuse_args *args)
 {
 	args->efuse.revalidate = (args->opcode == FUSE_OPEN || args->opcode == FUSE_OPENDIR) &&
 				 READ_ONCE(ec->consistency) == EFUSE_CTO;
 	args->efuse.extends = args->opcode == FUSE_WRITE && efuse_write_extends(ec, fm, args);
 	efuse_changes_of(ch, args);
+	efuse_epoch_begin(ec, ch);
+	args->efuse.epoch = efuse_epoch_now(ec);
+	efuse_size_issue(ec, fm, args);
+}
+
+/**
+ * efuse_changes_end - the changes of a request have ended
+ * @ch: the changes; what efuse_epoch_end() sets is set
+ * @ec: connection
+ * @fm: mount
+ * @args: the request
+ * @succeeded: whether the request succeeded
+ *
+ * To be called before the caller can see the reply.
+ */
+void efuse_changes_end(struct efuse_changes *ch, struct efuse_conn *ec, struct fuse_mount *fm,
+		       const struct fuse_args *args, bool succeeded)
+{
+	efuse_epoch_end(ec, ch, args->efuse.epoch);
+	if (succeeded)
+		efuse_size_written(ec, fm, args, ch);
 }
 
 /* Does the reply mean that the daemon does not implement the request? Then nothing has changed. */

@@ -126,6 +126,15 @@ bool efuse_epoch_quiet(const struct efuse_conn *ec, u16 bucket, u64 epoch)
 	return efuse_word_quiet(efuse_word(&ec->buckets, bucket), epoch);
 }
 
+/* Is exactly one change of the bucket in flight, and none later than an epoch that is valid? */
+bool efuse_epoch_single(const struct efuse_conn *ec, u16 bucket, u64 epoch)
+{
+	u64 word = efuse_word(&ec->buckets, bucket);
+
+	return efuse_in_flight(word) == 1 && efuse_last_change(word) <= epoch &&
+	       epoch >= atomic64_read(&ec->floor);
+}
+
 /**
  * efuse_epoch_valid - is a value of an epoch still valid, as far as one bucket tells?
  * @ec: connection

@@ -13,7 +13,6 @@
 #include <linux/iversion.h>
 #include <linux/pagemap.h>
 
-#define EFUSE_TIME_EPOCH	(BIT_ULL(EFUSE_EPOCH_BITS) - 1)
 /*
  * The nanoseconds of an extended timeout in a reply. A daemon gains nothing by sending them: it
  * could send a long timeout as well.

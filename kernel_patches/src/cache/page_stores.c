@@ -541,13 +541,12 @@ int efuse_pages_behind(struct file *file, loff_t pos)
 	struct inode *inode = file_inode(file);
 	struct fuse_conn *fc = get_fuse_conn(inode);
 	const struct efuse_conn *ec = efuse_conn_get(fc);
-	bool asks = ec && !fc->writeback_cache && READ_ONCE(ec->consistency) == EFUSE_EXCLUSIVE;
-	int err = asks ? fuse_update_attributes(inode, file, STATX_SIZE) : 0;
+	int err = efuse_size_update(file);
 	loff_t end = i_size_read(inode);
 
 	if (err || pos <= end)
 		return err;
-	if (ec && !fc->writeback_cache && !asks) {
+	if (ec && !fc->writeback_cache && READ_ONCE(ec->consistency) != EFUSE_EXCLUSIVE) {
 		err = efuse_pages_drop_clean(inode, end, pos - end);
 		if (err <= 0)
 			return err;

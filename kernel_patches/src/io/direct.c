@@ -539,6 +539,7 @@ bool efuse_path_direct(struct efuse_req *req)
 {
 	struct efuse_conn *ec = req->ec;
 	struct efuse_changes ch __uninitialized;
+	bool write = req->args->opcode == FUSE_WRITE;
 	atomic_t *depth;
 	bool done;
 
@@ -547,23 +548,21 @@ bool efuse_path_direct(struct efuse_req *req)
 		req->stop = EFUSE_STOP_UNMAPPED;
 		return false;
 	}
-	ch.nr = 0;
-	ch.nr_blocks = 0;
-	/*
-	 * A READ changes at most the access time, which efuse_backing_accessed() handles after the
-	 * READ.
-	 */
-	if (req->args->opcode == FUSE_WRITE)
-		efuse_changes_issue(&ch, ec, req->fm, req->args);
-	efuse_epoch_begin(ec, &ch);
-	req->args->efuse.epoch = efuse_epoch_now(ec);
+	if (write) {
+		efuse_changes_begin(&ch, ec, req->fm, req->args);
+	} else {
+		/* At most the access time changes: see efuse_backing_accessed(). */
+		ch.nr = 0;
+		req->args->efuse.epoch = efuse_epoch_now(ec);
+	}
 	/* Incremented and decremented for the same CPU, even if the task moves to another one. */
 	depth = &raw_cpu_ptr(ec->stats)->depth;
 	atomic_inc(depth);
-	done = req->args->opcode == FUSE_READ ? efuse_direct_read(req) : efuse_direct_write(req);
+	done = write ? efuse_direct_write(req) : efuse_direct_read(req);
 	atomic_dec(depth);
 	/* Also if the request goes on to the daemon, because a part of it may have been written. */
-	efuse_epoch_end(ec, &ch, req->args->efuse.epoch);
+	if (write)
+		efuse_changes_end(&ch, ec, req->fm, req->args, done && !req->ret);
 	if (req->ended)
 		efuse_path_written(req, &ch);
 	return done;

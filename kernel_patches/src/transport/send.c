@@ -7,9 +7,7 @@
 static void efuse_issue(struct efuse_conn *ec, struct fuse_mount *fm, struct fuse_args *args,
 			struct efuse_changes *ch)
 {
-	efuse_changes_issue(ch, ec, fm, args);
-	efuse_epoch_begin(ec, ch);
-	args->efuse.epoch = efuse_epoch_now(ec);
+	efuse_changes_begin(ch, ec, fm, args);
 	args->efuse.answered_by = EFUSE_PATH_DAEMON;
 	args->efuse.start_ns = efuse_timed(ec) ? ktime_get_ns() : 0;
 	efuse_count(ec, args->opcode, EFUSE_DAEMON);
@@ -48,7 +46,7 @@ void efuse_replied(struct efuse_req *req, struct efuse_changes *ch)
 		ch->nr_blocks = 0;
 		req->ended = 0;
 	} else {
-		efuse_epoch_end(ec, ch, args->efuse.epoch);
+		efuse_changes_end(ch, ec, req->fm, args, !req->error);
 		req->ended = ch->content;
 		req->ended_epoch = ch->epoch;
 	}

@@ -271,6 +271,10 @@ class ScriptedDaemon:
     def inval_inode(self, path: str) -> ScriptedDaemon:
         return self._notify(wire.inval_inode(self.nodeid(path), 0, 0))
 
+    def inval_attributes(self, path: str) -> ScriptedDaemon:
+        """Make a file's attributes invalid. The kernel waits for no page of the file."""
+        return self._notify(wire.inval_inode(self.nodeid(path), -1, 0))
+
     def inval_entry(self, parent: str, name: bytes) -> ScriptedDaemon:
         return self._notify(wire.inval_entry(self.nodeid(parent), name))
 
