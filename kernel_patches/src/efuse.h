@@ -107,12 +107,10 @@ struct efuse_range {
  * @past: a WRITE to a backing file, which goes past the pages: they must not be stored to
  * @through: a WRITE that takes its bytes from the pages, until the daemon has answered it: they are
  *	     not dropped, and must not be stored to
- * @cut: position from which pages of @through were cut off, so that the WRITE holds none of the
- *	 pages that are there now; LLONG_MAX if none were
  * @refused: whether a page of @through was to be dropped. Its pages are dropped at its end
- * @grown: if a reply has ever made the file longer, the lowest index of a page that was its last
- *	   one then, plus one. This page, and later ones, may have zeros in place of bytes of the
- *	   file if they are in @through
+ * @grown: if the daemon has ever made the file longer, the lowest index of a page that was its
+ *	   last one then, plus one. This page, and later ones, may have zeros in place of bytes of
+ *	   the file if they are in @through
  * @dropped: for each index where a void page was dropped before a store: the epoch since which the
  *	     next page there is true (see page_stores.c). An entry is read and set under the lock of
  *	     the page. It is removed when the page is written back, when all pages of the file are
@@ -122,7 +120,6 @@ struct efuse_range {
 struct efuse_pages {
 	struct efuse_range past;
 	struct efuse_range through;
-	loff_t cut;
 	bool refused;
 	pgoff_t grown;
 	struct xarray dropped;
@@ -223,10 +220,9 @@ void efuse_inode_evicted(struct inode *inode);
 
 /* FUSE's page cache of a file: see pages.c. */
 void efuse_refresh_pages(struct inode *inode);
-void efuse_read_begin(struct kiocb *iocb, struct iov_iter *to);
-void efuse_direct_read_end(struct kiocb *iocb, const struct iov_iter *to, size_t len,
-			   ssize_t done);
+ssize_t efuse_cache_read(struct kiocb *iocb, struct iov_iter *to);
 size_t efuse_read_length(struct inode *inode, loff_t pos, size_t len);
+void efuse_pages_grow(struct inode *inode, loff_t old);
 void efuse_pages_cut(struct inode *inode, loff_t old, loff_t size);
 void efuse_refresh_mapped(struct inode *inode);
 vm_fault_t efuse_page_mkwrite(struct vm_fault *vmf);

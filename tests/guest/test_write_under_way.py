@@ -23,6 +23,7 @@ from tests.guest.support.wire import FOPEN_KEEP_CACHE, FOPEN_NOFLUSH
 _KEEP = FOPEN_NOFLUSH | FOPEN_KEEP_CACHE
 _SYS_SET_ROBUST_LIST = 273
 _OWNER_DIED = 0x40000000
+_SYNC_FILE_RANGE_WRITE = 2
 _kept_alive: list[object] = []
 
 
@@ -405,3 +406,109 @@ def test_robust_lock_in_a_void_page_is_released_when_its_owner_exits(mountpoint:
         assert word == _OWNER_DIED
     for number in (locked, told, go, let):
         os.close(number)
+
+
+def test_notified_data_does_not_replace_a_queued_write_of_which_an_earlier_page_was_cut_off(
+    mountpoint: Path,
+) -> None:
+    """A reply cuts page 1 off, and then waits for page 0. The WRITE holds page 2.
+
+    7.x: page 2 is under write-back when the reply comes, so it is cut off later. 6.12: the write(2)
+    waits for the write-back of page 2 and takes that page after page 1 was cut off.
+    """
+    data = fill("d", 3 * BLOCK)
+    written = fill("w", 2 * BLOCK)
+    with mounted(mountpoint, open_flags=_KEEP, **LONG) as m:
+        make(m, "f", data)
+        fd = os.open(m / "f", os.O_RDWR)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+        m.hold("write", "before")
+        with random_view(fd, 3) as view:
+            view[2 * BLOCK : 2 * BLOCK + 1] = b"s"
+            assert libc.sync_file_range(fd, 2 * BLOCK, BLOCK, _SYNC_FILE_RANGE_WRITE) == 0
+            m.wait_held()
+        m.hold("read", "before")
+        with running(os.pread, fd, BLOCK, 0) as reading:
+            m.wait_held(2)
+            with running(os.pwrite, fd, written, BLOCK) as writing:
+                until(lambda: writing.sleeps_in("fuse_perform_write"))
+                m.model.put("f", b"")
+                with running(force_stat, fd) as asking:
+                    until(
+                        lambda: asking.sleeps_in(
+                            "efuse_pages_cut", "fuse_change_attributes", "fuse_do_getattr"
+                        )
+                    )
+                    m.call("pause")
+                    m.release("write")  # the write-back ends, and the write(2) goes on
+                    until(
+                        lambda: (
+                            {"fuse_perform_write", "request_wait_answer"} <= set(writing.within())
+                        )
+                    )
+                    m.call("store", "f", 2 * BLOCK, fill("n", BLOCK))
+                    m.call("resume")
+                    assert writing.result() == len(written)
+                    m.release()
+                    reading.result()
+                    asking.result()
+        os.close(fd)
+        assert bytes(m.call("inode", "f").data)[BLOCK:] == written
+
+
+def test_file_that_a_notification_lengthened_during_a_write_shows_no_zeros(
+    mountpoint: Path,
+) -> None:
+    """The daemon stores a later page, and then reports the change of the others.
+
+    On plain FUSE the INVAL_INODE drops page 0, and a READ brings the new bytes.
+    """
+    old, new = b"d" * 100, b"d" * 100 + b"n" * (3 * BLOCK - 100)
+    with mounted(mountpoint, open_flags=_KEEP, **LONG) as m:
+        make(m, "f", old)
+        fd = os.open(m / "f", os.O_RDWR)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+        assert os.pread(fd, BLOCK, 0) == old
+        m.hold("write", "before")
+        with running(os.pwrite, fd, b"ww", 0) as writing:
+            m.wait_held()
+            m.model.put("f", new)
+            m.call("store", "f", 2 * BLOCK, new[2 * BLOCK :])
+            m.call("inval_inode", "f")
+            with running(os.pread, fd, BLOCK, 0) as reading:
+                until(lambda: reading.done() or m.keeps_waiting(reading, 1))
+                m.release()
+                assert writing.result() == 2
+                seen = reading.result()
+        os.close(fd)
+        assert b"\0" not in seen
+
+
+def test_last_page_of_a_write_shows_no_zeros_before_the_reply_that_lengthened_the_file_drops_it(
+    mountpoint: Path,
+) -> None:
+    """The new size is a whole number of pages. The reply waits for the READ of page 0."""
+    data = fill("d", BLOCK) + b"d" * 100
+    with mounted(mountpoint, open_flags=_KEEP, **LONG) as m:
+        make(m, "f", data)
+        fd = os.open(m / "f", os.O_RDWR)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+        assert os.pread(fd, BLOCK, BLOCK) == b"d" * 100
+        m.hold("write", "before")
+        with running(os.pwrite, fd, b"ww", BLOCK) as writing:
+            m.wait_held()
+            m.hold("read", "before")
+            with running(os.pread, fd, BLOCK, 0) as filling:
+                m.wait_held(2)
+                m.model.put("f", data + b"n" * (BLOCK - 100))
+                with running(force_stat, fd) as asking:
+                    until(lambda: asking.done() or m.keeps_waiting(asking, 2))
+                    with running(os.pread, fd, BLOCK, BLOCK) as reading:
+                        until(lambda: reading.done() or m.keeps_waiting(reading, 2))
+                        m.release()
+                        assert writing.result() == 2
+                        filling.result()
+                        asking.result()
+                        seen = reading.result()
+        os.close(fd)
+        assert b"\0" not in seen

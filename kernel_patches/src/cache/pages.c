@@ -82,6 +82,21 @@ void efuse_past_end(struct inode *inode)
 	efuse_range_end(inode, &get_fuse_inode(inode)->efuse_pages.past);
 }
 
+/*
+ * A WRITE takes bytes from the folio, or has done so. FUSE does not use this flag. A folio in the
+ * range of a WRITE that has not got it has come in place of one that was cut off. The flag stays:
+ * a later WRITE whose range the folio is in takes bytes from it, too.
+ */
+static void efuse_folio_take(struct folio *folio)
+{
+	folio_set_mappedtodisk(folio);
+}
+
+static bool efuse_folio_taken(const struct folio *folio)
+{
+	return folio_test_mappedtodisk(folio);
+}
+
 /**
  * efuse_through_begin - a folio of FUSE's page cache holds bytes of a WRITE that is to be sent
  * @folio: the folio, locked, its inode locked; after the earlier folios of this WRITE
@@ -97,11 +112,10 @@ void efuse_through_begin(struct folio *folio, loff_t pos, size_t len)
 	struct fuse_inode *fi = get_fuse_inode(folio->mapping->host);
 	struct efuse_range *through = &fi->efuse_pages.through;
 
-	if (!through->end) {
-		WRITE_ONCE(fi->efuse_pages.cut, LLONG_MAX);
-		/* A task that was late may have set it when the last WRITE had ended. */
+	/* A task that was late may have set it when the last WRITE had ended. */
+	if (!through->end)
 		WRITE_ONCE(fi->efuse_pages.refused, false);
-	}
+	efuse_folio_take(folio);
 	efuse_range_set(through, through->end ? through->pos : pos, pos + len);
 	if (efuse_conn_get(get_fuse_conn(&fi->inode)) && folio_mkclean(folio))
 		folio_mark_dirty(folio);
@@ -166,14 +180,7 @@ bool efuse_release_folio(struct folio *folio, gfp_t gfp)
  */
 void efuse_invalidate_folio(struct folio *folio, size_t offset, size_t len)
 {
-	struct inode *inode = folio->mapping->host;
-	struct fuse_inode *fi = get_fuse_inode(inode);
-
-	if (efuse_folio_refused(inode, folio) && !offset) {
-		spin_lock(&fi->lock);
-		WRITE_ONCE(fi->efuse_pages.cut, min(fi->efuse_pages.cut, folio_pos(folio)));
-		spin_unlock(&fi->lock);
-	}
+	efuse_folio_refused(folio->mapping->host, folio);
 	efuse_folio_invalidated(folio, offset, len);
 }
 
@@ -195,11 +202,11 @@ size_t efuse_folio_kept(struct inode *inode, struct folio *folio, size_t from, s
 	const struct efuse_pages *pages = &get_fuse_inode(inode)->efuse_pages;
 	/* Read first: if the folio is refused, they are those of the WRITE that holds it. */
 	loff_t pos = READ_ONCE(pages->through.pos);
-	loff_t past = min(READ_ONCE(pages->through.end), READ_ONCE(pages->cut));
+	loff_t past = READ_ONCE(pages->through.end);
 	loff_t kept = clamp_t(loff_t, pos - folio_pos(folio), from, to);
 	loff_t kept_end = clamp_t(loff_t, past - folio_pos(folio), kept, to);
 
-	*end = efuse_folio_refused(inode, folio) ? kept_end : kept;
+	*end = efuse_folio_refused(inode, folio) && efuse_folio_taken(folio) ? kept_end : kept;
 	return kept;
 }
 
@@ -219,15 +226,39 @@ static void efuse_folio_cut(struct inode *inode, loff_t size)
 	folio_put(folio);
 }
 
-/* A reply has made a file longer, whose last page was not full. */
-static void efuse_pages_grown(struct fuse_inode *fi, pgoff_t last)
+/**
+ * efuse_pages_grow - the daemon makes a file longer
+ * @inode: the file
+ * @old: the size in bytes before
+ *
+ * If the last page was not full, it has zeros in place of the new bytes. If a WRITE holds it, the
+ * page stays until the WRITE is answered; see efuse_read_length(). The page's lock is not waited
+ * for, since the daemon may have to release it, and the caller may be the daemon.
+ *
+ * Context: process context.
+ */
+void efuse_pages_grow(struct inode *inode, loff_t old)
 {
+	struct fuse_inode *fi = get_fuse_inode(inode);
 	struct efuse_pages *pages = &fi->efuse_pages;
+	pgoff_t last = old >> PAGE_SHIFT;
+	struct folio *folio;
 
+	if (!efuse_conn_get(get_fuse_conn(inode)) || !offset_in_page(old))
+		return;
 	spin_lock(&fi->lock);
 	if (!pages->grown || last < pages->grown)
 		WRITE_ONCE(pages->grown, last + 1);
 	spin_unlock(&fi->lock);
+	folio = filemap_get_folio(inode->i_mapping, last);
+	if (IS_ERR(folio))
+		return;
+	if (folio_trylock(folio)) {
+		if (folio->mapping == inode->i_mapping)
+			efuse_folio_refused(inode, folio);
+		folio_unlock(folio);
+	}
+	folio_put(folio);
 }
 
 /**
@@ -241,8 +272,8 @@ static void efuse_pages_grown(struct fuse_inode *fi, pgoff_t last)
 void efuse_pages_cut(struct inode *inode, loff_t old, loff_t size)
 {
 	if (efuse_conn_get(get_fuse_conn(inode))) {
-		if (size > old && offset_in_page(old))
-			efuse_pages_grown(get_fuse_inode(inode), old >> PAGE_SHIFT);
+		if (size > old)
+			efuse_pages_grow(inode, old);
 		if (offset_in_page(size))
 			efuse_folio_cut(inode, size);
 		size = round_up(size, PAGE_SIZE);
@@ -254,11 +285,12 @@ void efuse_pages_cut(struct inode *inode, loff_t old, loff_t size)
  * efuse_free_folio - a folio has left the page cache
  * @folio: the folio
  *
- * Another FUSE mount that gets the folio by splice(2) does not know its flag.
+ * Another FUSE mount that gets the folio by splice(2) does not know its flags.
  */
 void efuse_free_folio(struct folio *folio)
 {
 	folio_clear_checked(folio);
+	folio_clear_mappedtodisk(folio);
 }
 
 /**
@@ -529,37 +561,56 @@ size_t efuse_read_length(struct inode *inode, loff_t pos, size_t len)
 	return len;
 }
 
-/**
- * efuse_read_begin - a read(2) from FUSE's pages, or a direct one, begins
- * @iocb: the file, the position and the flags of the read
- * @to: the caller's buffer, which is made smaller if it comes from the pages. See
- *	efuse_read_length(). Where a direct read ends is decided by the daemon
- *
- * Context: process context, may sleep.
+/*
+ * A direct read ends where the daemon says. generic_file_read_iter() would take the rest from the
+ * pages, if FUSE knows the file to be longer. It does the same before that.
  */
-void efuse_read_begin(struct kiocb *iocb, struct iov_iter *to)
+static ssize_t efuse_read_direct(struct kiocb *iocb, struct iov_iter *to)
 {
-	size_t len = efuse_read_length(file_inode(iocb->ki_filp), iocb->ki_pos, iov_iter_count(to));
+	struct address_space *mapping = iocb->ki_filp->f_mapping;
+	size_t count = iov_iter_count(to);
+	ssize_t done;
 
-	if (!(iocb->ki_flags & IOCB_DIRECT))
-		iov_iter_truncate(to, len);
+	if (!count)
+		return 0;
+	done = kiocb_write_and_wait(iocb, count);
+	if (done < 0)
+		return done;
+	file_accessed(iocb->ki_filp);
+	done = mapping->a_ops->direct_IO(iocb, to);
+	if (done > 0) {
+		iocb->ki_pos += done;
+		count -= done;
+	}
+	if (done != -EIOCBQUEUED)
+		iov_iter_revert(to, count - iov_iter_count(to));
+	return done;
 }
 
 /**
- * efuse_direct_read_end - the daemon has answered a direct read
- * @iocb: the file and the position of the read; or of a write, which is left alone
+ * efuse_cache_read - a read(2) from FUSE's pages, or a direct one
+ * @iocb: the file, the position and the flags of the read
  * @to: the caller's buffer
- * @len: bytes that were asked for
- * @done: bytes that were read, or a negative errno
  *
- * If the file has become longer, FUSE takes the rest from its pages. See efuse_read_length().
+ * In a write-back mount the daemon may know a shorter file than FUSE, so FUSE's pages have the rest
+ * of a direct read.
  *
  * Context: process context, may sleep.
+ * Return: as generic_file_read_iter(), whose place it takes.
  */
-void efuse_direct_read_end(struct kiocb *iocb, const struct iov_iter *to, size_t len, ssize_t done)
+ssize_t efuse_cache_read(struct kiocb *iocb, struct iov_iter *to)
 {
-	if (iov_iter_rw(to) == READ && done >= 0 && done < len)
-		efuse_read_length(file_inode(iocb->ki_filp), iocb->ki_pos + done, len - done);
+	struct inode *inode = file_inode(iocb->ki_filp);
+	struct fuse_conn *fc = get_fuse_conn(inode);
+	bool direct = iocb->ki_flags & IOCB_DIRECT;
+	size_t len;
+
+	if (direct && efuse_conn_get(fc) && !fc->writeback_cache)
+		return efuse_read_direct(iocb, to);
+	len = efuse_read_length(inode, iocb->ki_pos, iov_iter_count(to));
+	if (!direct)
+		iov_iter_truncate(to, len);
+	return generic_file_read_iter(iocb, to);
 }
 
 /**

@@ -111,6 +111,14 @@ class Call(Generic[T]):
         stat = Path(f"/proc/{self.pid}/stat").read_text()
         return stat.rsplit(")", 1)[1].split()[0] in "SD"
 
+    def sleeps_in(self, *prefixes: str) -> bool:
+        """Return whether the process sleeps in a kernel function, and not in a request.
+
+        :param prefixes: how the names of these functions begin.
+        """
+        names = self.within() if self.sleeps() else []
+        return "request_wait_answer" not in names and any(n.startswith(prefixes) for n in names)
+
     def result(self) -> T:
         """Wait for the function's return value; raise the exception that it raised."""
         ready = select.select([self._from], [], [], DEADLINE_S)[0]
