@@ -45,6 +45,8 @@ struct vm_area_struct;
  * @start_ns: ktime when the request was issued, 0 if it is not timed
  * @path_start_ns: READ, WRITE: ktime when its path was selected, 0 if it is not timed
  * @predicted_ns: READ, WRITE: duration that select_path() predicted, 0 if it did not
+ * @size_epoch: WRITE: epoch at which FUSE's size of the file was true, and still was when the
+ *		WRITE was issued; 0: it was not known to be true (see size.c)
  * @note: READ, WRITE: number that select_path() passes on to path_done()
  * @fm: request in the background: its mount
  * @deferred: WRITE in the background that a worker carries out: its work item
@@ -56,7 +58,6 @@ struct vm_area_struct;
  * @locked: FLUSH: the inode has locks, or the daemon may keep locks of it itself
  * @revalidate: OPEN, OPENDIR: the request voids what is cached of the inode (mode cto)
  * @extends: WRITE: may make the file longer
- * @sized: WRITE: FUSE's size of the file was true when the WRITE was issued (see size.c)
  * @uncached: READ, WRITE: the daemon wants to see every request of this open file
  *	      (FOPEN_DIRECT_IO)
  * @unkept: READ: the data that it brings must not be learned
@@ -71,6 +72,7 @@ struct efuse_args {
 	u64 start_ns;
 	u64 path_start_ns;
 	u64 predicted_ns;
+	u64 size_epoch;
 	u32 note;
 	struct fuse_mount *fm;
 	struct work_struct deferred;
@@ -81,7 +83,6 @@ struct efuse_args {
 	bool locked:1;
 	bool revalidate:1;
 	bool extends:1;
-	bool sized:1;
 	bool uncached:1;
 	bool unkept:1;
 	bool measured:1;
@@ -103,7 +104,7 @@ struct efuse_range {
 };
 
 /**
- * struct efuse_pages - what is known of an inode's pages in FUSE's page cache, and of its size
+ * struct efuse_pages - what is known of an inode's pages in FUSE's page cache
  * @past: a WRITE to a backing file, which goes past the pages: they must not be stored to
  * @through: a WRITE that takes its bytes from the pages, until the daemon has answered it: they are
  *	     not dropped, and must not be stored to
@@ -115,7 +116,6 @@ struct efuse_range {
  *	     next page there is true (see page_stores.c). An entry is read and set under the lock of
  *	     the page. It is removed when the page is written back, when all pages of the file are
  *	     true, or with the inode. It stays right when the page is dropped once more
- * @size_epoch: an epoch at which FUSE's size of the file was true, 0 if none is known. See size.c
  */
 struct efuse_pages {
 	struct efuse_range past;
@@ -123,7 +123,18 @@ struct efuse_pages {
 	bool refused;
 	pgoff_t grown;
 	struct xarray dropped;
-	u64 size_epoch;
+};
+
+/**
+ * struct efuse_size - the size of a file in exclusive mode (see size.c)
+ * @epoch: an epoch at which it was true, 0 if none is known
+ * @size: in bytes
+ *
+ * Both change under fuse_inode.lock.
+ */
+struct efuse_size {
+	u64 epoch;
+	loff_t size;
 };
 
 /*
@@ -214,6 +225,7 @@ void efuse_strip_listed(struct fuse_entry_out *entry); /* see timeouts.c */
 u64 efuse_time(u64 secs, u32 nsecs, u64 plain);
 bool efuse_dentry_ended(const struct dentry *entry, u64 time);
 bool efuse_attr_ended(struct inode *inode);
+void efuse_size_cut(struct inode *inode);
 void efuse_inode_init(struct super_block *sb, struct fuse_inode *fi);
 void efuse_listing(struct inode *inode, loff_t pos);
 void efuse_inode_evicted(struct inode *inode);

@@ -224,13 +224,23 @@ static ssize_t efuse_file_move(struct efuse_conn *ec, struct kiocb *iocb, struct
 	return done;
 }
 
-/* Let FUSE do the rest after @done bytes. Returns the bytes of both, or a negative errno. */
+/*
+ * Let FUSE do the rest after @done bytes. Returns the bytes of both, or a negative errno. The caller
+ * of an asynchronous request completes it, since it gets the number of these bytes. So FUSE must not
+ * complete it, too: the rest is synchronous.
+ */
 static ssize_t efuse_file_rest(struct kiocb *iocb, struct iov_iter *iter, efuse_iter_t ordinary,
 			       ssize_t done)
 {
-	ssize_t rest = ordinary(iocb, iter);
+	struct kiocb sync = *iocb;
+	ssize_t rest;
 
-	return rest < 0 && done ? done : done + rest;
+	if (!done)
+		return ordinary(iocb, iter);
+	sync.ki_complete = NULL;
+	rest = ordinary(&sync, iter);
+	iocb->ki_pos = sync.ki_pos;
+	return rest < 0 ? done : done + rest;
 }
 
 /*

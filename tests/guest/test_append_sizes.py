@@ -5,22 +5,54 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.guest.support.backing_files import backing, make, whole
-from tests.guest.support.daemons import Mount, fails, mounted, running
-from tests.guest.support.file_data import fill
+from tests.guest.support.daemons import Mount, eventually, fails, mounted, running
+from tests.guest.support.file_data import BLOCK, fill
 from tests.guest.support.file_pages import LONG
+from tests.guest.support.wire import FOPEN_DIRECT_IO, FOPEN_NOFLUSH
 
 _FIRST = fill("b", 100)
 
 
+def _opened(m: Mount) -> int:
+    return os.open(m / "f", os.O_WRONLY | os.O_APPEND)
+
+
+class _Opening(threading.Thread):
+    """open(2) in a thread, which leaves the file open: a RELEASE would end the size.
+
+    :ivar fd: the descriptor when the thread has ended.
+    """
+
+    def __init__(self, path: str, flags: int) -> None:
+        super().__init__(daemon=True)
+        self._path, self._flags = path, flags
+        self.fd = -1
+        self.start()
+
+    def run(self) -> None:
+        self.fd = os.open(self._path, self._flags, 0o644)
+
+    def truncates(self) -> bool:
+        """Return whether OPEN is answered, and the VFS is to truncate the file under its lock."""
+        stack = Path(f"/proc/self/task/{self.native_id}/stack").read_text()
+        return "do_truncate" in stack
+
+    def result(self) -> int:
+        self.join(60)
+        assert self.fd >= 0, "open(2) hangs or failed"
+        return self.fd
+
+
 def _appender(m: Mount) -> int:
     """Return a descriptor that appends, after an append that may have asked for the size."""
-    fd = os.open(m / "f", os.O_WRONLY | os.O_APPEND)
+    fd = _opened(m)
     os.write(fd, b"one ")
     return fd
 
@@ -112,15 +144,32 @@ def test_append_goes_to_the_end_after_a_notification_during_another_append(
         assert bytes(m.call("inode", "f").data) == before + b"three"
 
 
-def test_append_goes_to_the_end_after_a_notification_between_size_and_write(
-    mountpoint: Path,
-) -> None:
-    """An append asks for the size. The notification comes before its WRITE is issued."""
+def test_append_goes_to_the_end_if_a_notification_crosses_the_size(mountpoint: Path) -> None:
+    """FUSE drops the reply with the size, which is older than the notification."""
     with mounted(mountpoint, consistency="exclusive", **LONG) as m:
         make(m, "f", _FIRST)
         fd = _appender(m)
         m.call("inval_attributes", "f")
         m.hold("getattr", "after")
+        with running(os.write, fd, b"two ") as writing:
+            m.wait_held()
+            m.model.put("f", _FIRST.ljust(200, b"x"))
+            m.call("inval_attributes", "f")
+            m.release()
+            assert writing.result() == 4
+        os.close(fd)
+        assert bytes(m.call("inode", "f").data) == _FIRST.ljust(200, b"x") + b"two "
+
+
+def test_append_goes_to_the_end_after_a_notification_between_size_and_write(
+    mountpoint: Path,
+) -> None:
+    """An append knows the size, and asks for file capabilities. Then the notification comes."""
+    with mounted(mountpoint, consistency="exclusive", **LONG) as m:
+        make(m, "f", _FIRST)
+        fd = _appender(m)
+        m.call("inval_attributes", "f")
+        m.hold("getxattr", "after")
         with running(os.write, fd, b"two ") as writing:
             m.wait_held()
             m.model.put("f", _FIRST.ljust(200, b"x"))
@@ -147,3 +196,106 @@ def test_append_goes_to_the_end_after_a_write_that_failed(mountpoint: Path) -> N
         os.write(fd, b"three")
         os.close(fd)
         assert bytes(m.call("inode", "f").data) == before + b"three"
+
+
+def test_append_goes_to_the_end_after_an_append_within_an_open_that_truncates(
+    mountpoint: Path,
+) -> None:
+    """OPEN has truncated the file. FUSE sets its size to 0 once more, under the inode's lock.
+
+    An append has got the lock before that: its bytes are in the file by then. Whole pages are
+    written, because the OPEN waits for a page that a WRITE fills in part.
+    """
+    with mounted(mountpoint, consistency="exclusive", open_flags=FOPEN_NOFLUSH, **LONG) as m:
+        make(m, "f", fill("b", BLOCK))
+        first, second = _opened(m), _opened(m)
+        os.write(first, fill("o", BLOCK))
+        m.hold("write", "after")
+        with running(os.write, first, fill("x", BLOCK)) as holder:
+            m.wait_held()  # has the inode's lock
+            with running(os.write, second, fill("a", BLOCK)) as appending:
+                eventually(lambda: m.keeps_waiting(appending, 1))
+                opening = _Opening(m / "f", os.O_WRONLY | os.O_TRUNC)
+                eventually(opening.truncates)  # waits behind the append
+                assert not m.call("inode", "f").data
+                m.release()
+                assert holder.result() == BLOCK
+                assert appending.result() == BLOCK
+            truncating = opening.result()
+        assert bytes(m.call("inode", "f").data) == fill("a", BLOCK)
+        assert os.stat(m / "f").st_size == BLOCK
+        os.write(second, b"end")
+        assert bytes(m.call("inode", "f").data) == fill("a", BLOCK) + b"end"
+        for fd in (first, second, truncating):
+            os.close(fd)
+
+
+def test_append_goes_to_the_end_after_a_create_that_found_the_file(mountpoint: Path) -> None:
+    """FUSE believes the reply of a CREATE, however old, and appends have been made since."""
+    with mounted(
+        mountpoint,
+        consistency="exclusive",
+        declare=("nodeid_per_file",),
+        open_flags=FOPEN_NOFLUSH,
+        **LONG,
+    ) as m:
+        make(m, "f", _FIRST)
+        fd = _opened(m)
+        os.write(fd, b"one ")
+        m.hold("lookup", "after", b"g")
+        m.hold("create", "after", b"g")
+        opening = _Opening(m / "g", os.O_WRONLY | os.O_CREAT)
+        m.wait_held()  # the name does not exist
+        m.model.hard_link("f", "g")
+        m.call("inval_attributes", "f")
+        m.release("lookup")
+        m.wait_held()  # the reply has the size that the file has now
+        os.write(fd, b"two ")
+        os.write(fd, b"three ")
+        m.release()
+        created = opening.result()
+        os.write(fd, b"four")
+        assert bytes(m.call("inode", "f").data) == _FIRST + b"one two three four"
+        os.close(created)
+        os.close(fd)
+
+
+@pytest.mark.parametrize("flags", [0, FOPEN_DIRECT_IO])
+def test_append_goes_to_an_announced_end_with_direct_io_of_the_daemon(
+    mountpoint: Path, flags: int
+) -> None:
+    with mounted(mountpoint, consistency="exclusive", open_flags=flags, **LONG) as m:
+        make(m, "f", _FIRST)
+        fd = _opened(m)
+        os.write(fd, b"one ")
+        longer = bytes(m.call("inode", "f").data).ljust(200, b"x")
+        m.model.put("f", longer)
+        m.call("inval_attributes", "f")
+        os.write(fd, b"two ")
+        assert bytes(m.call("inode", "f").data) == longer + b"two "
+        os.close(fd)
+
+
+def test_size_is_that_of_the_file_after_an_open_that_truncates_has_waited(
+    mountpoint: Path,
+) -> None:
+    """FUSE sets the size to 0 after another task has asked for the attributes."""
+    with mounted(mountpoint, consistency="exclusive", open_flags=FOPEN_NOFLUSH, **LONG) as m:
+        make(m, "f", fill("b", BLOCK))
+        first, second = _opened(m), _opened(m)
+        m.hold("write", "after")
+        with running(os.write, first, fill("o", BLOCK)) as holder:
+            m.wait_held()  # has the inode's lock
+            with running(os.lseek, second, 0, os.SEEK_END) as seeking:
+                eventually(lambda: m.keeps_waiting(seeking, 1))
+                opening = _Opening(m / "f", os.O_WRONLY | os.O_TRUNC)
+                eventually(opening.truncates)  # waits behind both
+                m.model.put("f", b"another")
+                m.call("inval_attributes", "f")
+                m.release()
+                assert holder.result() == BLOCK
+                assert seeking.result() == len(b"another")
+            truncating = opening.result()
+        assert os.stat(m / "f").st_size == len(b"another")
+        for each in (first, second, truncating):
+            os.close(each)

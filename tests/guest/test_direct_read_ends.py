@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Test where a direct read ends: the daemon decides, not the size that FUSE knows."""
+"""Test where a direct read ends, where the daemon decides, and what it does to FUSE's pages."""
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 from pathlib import Path
@@ -180,4 +181,24 @@ def test_direct_read_before_written_pages_shows_the_hole(mountpoint: Path, dio: 
         fd = os.open(m / "f", os.O_RDWR)
         assert os.pwrite(fd, b"w", 8 * BLOCK) == 1
         assert read_direct(m / "f", BLOCK) == bytes(BLOCK)
+        os.close(fd)
+
+
+@_both_ways
+def test_direct_read_drops_void_pages_that_are_mapped(mountpoint: Path, dio: int) -> None:
+    """The daemon changes the content by an IOCTL. A read(2) is to drop the file's void pages."""
+    with mounted(
+        mountpoint, attach=False, open_flags=_KEEP, generic_flags=dio, ioctl=(0, 0), **LONG
+    ) as m:
+        make(m, "f", fill("d", BLOCK))
+        fd = os.open(m / "f", os.O_RDONLY)
+        direct = os.open(m / "f", os.O_RDONLY | os.O_DIRECT)
+        with mmap.mmap(fd, BLOCK, prot=mmap.PROT_READ) as view, mmap.mmap(-1, BLOCK) as buffer:
+            assert view[:1] == b"d"
+            m.model.put("f", fill("n", BLOCK))
+            fcntl.ioctl(fd, 0x7A01)
+            assert os.preadv(direct, [buffer], 0) == BLOCK
+            assert buffer[:1] == b"n"
+            assert view[:1] == b"n"
+        os.close(direct)
         os.close(fd)

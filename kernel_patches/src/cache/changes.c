@@ -250,7 +250,7 @@ static bool efuse_write_extends(struct efuse_conn *ec, struct fuse_mount *fm,
  * @ch: filled in as by efuse_changes_of()
  * @ec: connection
  * @fm: mount
- * @args: the request; @epoch and @sized of its struct efuse_args are set, and @revalidate and
+ * @args: the request; @epoch and @size_epoch of its struct efuse_args are set, and @revalidate and
  *	  @extends, on which efuse_changes_of() depends when the request ends
  *
  * To be called before the daemon can see the request, or backing files are changed.

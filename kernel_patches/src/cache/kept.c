@@ -121,6 +121,7 @@ void efuse_inode_init(struct super_block *sb, struct fuse_inode *fi)
 
 	fi->efuse_epoch = ec ? efuse_epoch_now(ec) : 0;
 	fi->efuse_pages = (struct efuse_pages) {};
+	fi->efuse_size = (struct efuse_size) {};
 	xa_init_flags(&fi->efuse_pages.dropped, XA_FLAGS_ACCOUNT);
 }
 
@@ -307,6 +308,7 @@ static void efuse_expire_inode(struct fuse_conn *fc, struct inode *inode)
 
 	spin_lock(&fi->lock);
 	fi->i_time = 0;
+	fi->efuse_size.epoch = 0;
 	/* Replies that are on their way are void, too. */
 	fi->attr_version = atomic64_inc_return(&fc->attr_version);
 	spin_unlock(&fi->lock);

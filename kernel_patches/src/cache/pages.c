@@ -35,12 +35,18 @@ u16 efuse_pages_bucket(struct inode *inode)
 
 /* The pages of a WRITE that a write(2) has begun. The inode's lock is held. */
 
+/* Does a WRITE cover a byte of the pages from @first to before @next? */
+static bool efuse_range_covers(const struct efuse_range *range, pgoff_t first, pgoff_t next)
+{
+	return READ_ONCE(range->pos) >> PAGE_SHIFT < (loff_t)next &&
+	       (loff_t)first <= (READ_ONCE(range->end) - 1) >> PAGE_SHIFT;
+}
+
 /* Does a WRITE cover a byte of this locked folio? */
 bool efuse_folio_in(const struct efuse_range *range, struct folio *folio)
 {
 	smp_mb(); /* Pairs with efuse_past_begin(): the folio is in the page cache. */
-	return READ_ONCE(range->pos) >> PAGE_SHIFT < (loff_t)folio_next_index(folio) &&
-	       (loff_t)folio->index <= (READ_ONCE(range->end) - 1) >> PAGE_SHIFT;
+	return efuse_range_covers(range, folio->index, folio_next_index(folio));
 }
 
 static void efuse_range_set(struct efuse_range *range, loff_t pos, loff_t end)
@@ -121,6 +127,19 @@ void efuse_through_begin(struct folio *folio, loff_t pos, size_t len)
 		folio_mark_dirty(folio);
 }
 
+/* A page of the WRITE that is under way is to be dropped: the file's pages become void. */
+static void efuse_through_refuse(struct efuse_conn *ec, struct inode *inode)
+{
+	struct efuse_pages *pages = &get_fuse_inode(inode)->efuse_pages;
+
+	/* Pairs with the release below: the file's pages are void. */
+	if (smp_load_acquire(&pages->refused))
+		return;
+	efuse_epoch_bump(ec, efuse_pages_bucket(inode));
+	/* Pairs with the acquire above. */
+	smp_store_release(&pages->refused, true);
+}
+
 /*
  * Does a WRITE through FUSE's pages hold the folio, which is locked and is to be dropped? Then it
  * is void, and is dropped when the WRITE has been answered. What takes its place before is void,
@@ -138,12 +157,7 @@ static bool efuse_folio_refused(struct inode *inode, struct folio *folio)
 	if (likely(!efuse_folio_in(&pages->through, folio)) || !ec)
 		return false;
 	xa_erase(&pages->dropped, folio->index);
-	/* Pairs with the release below: the file's pages are void. */
-	if (!smp_load_acquire(&pages->refused)) {
-		efuse_epoch_bump(ec, efuse_pages_bucket(inode));
-		/* Pairs with the acquire above. */
-		smp_store_release(&pages->refused, true);
-	}
+	efuse_through_refuse(ec, inode);
 	/* Its barrier pairs with efuse_range_end(), after which efuse_through_end() looks. */
 	return efuse_folio_in(&pages->through, folio);
 }
@@ -232,33 +246,26 @@ static void efuse_folio_cut(struct inode *inode, loff_t size)
  * @old: the size in bytes before
  *
  * If the last page was not full, it has zeros in place of the new bytes. If a WRITE holds it, the
- * page stays until the WRITE is answered; see efuse_read_length(). The page's lock is not waited
- * for, since the daemon may have to release it, and the caller may be the daemon.
+ * page stays until the WRITE is answered; see efuse_read_length(). No page is locked, since the
+ * daemon may have to answer for the lock, and the caller may be the daemon.
  *
- * Context: process context.
+ * Context: any, except where fuse_inode.lock is held.
  */
 void efuse_pages_grow(struct inode *inode, loff_t old)
 {
+	struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
 	struct fuse_inode *fi = get_fuse_inode(inode);
 	struct efuse_pages *pages = &fi->efuse_pages;
 	pgoff_t last = old >> PAGE_SHIFT;
-	struct folio *folio;
 
-	if (!efuse_conn_get(get_fuse_conn(inode)) || !offset_in_page(old))
+	if (!ec || !offset_in_page(old))
 		return;
 	spin_lock(&fi->lock);
 	if (!pages->grown || last < pages->grown)
 		WRITE_ONCE(pages->grown, last + 1);
 	spin_unlock(&fi->lock);
-	folio = filemap_get_folio(inode->i_mapping, last);
-	if (IS_ERR(folio))
-		return;
-	if (folio_trylock(folio)) {
-		if (folio->mapping == inode->i_mapping)
-			efuse_folio_refused(inode, folio);
-		folio_unlock(folio);
-	}
-	folio_put(folio);
+	if (efuse_range_covers(&pages->through, last, last + 1))
+		efuse_through_refuse(ec, inode);
 }
 
 /**
@@ -271,9 +278,15 @@ void efuse_pages_grow(struct inode *inode, loff_t old)
  */
 void efuse_pages_cut(struct inode *inode, loff_t old, loff_t size)
 {
-	if (efuse_conn_get(get_fuse_conn(inode))) {
+	struct fuse_conn *fc = get_fuse_conn(inode);
+	struct efuse_conn *ec = efuse_conn_get(fc);
+
+	if (ec) {
 		if (size > old)
 			efuse_pages_grow(inode, old);
+		/* FUSE drops all pages next, but a write(2) may take the last one before. */
+		if (size > old && offset_in_page(old) && !fc->explicit_inval_data)
+			efuse_epoch_bump(ec, efuse_pages_bucket(inode));
 		if (offset_in_page(size))
 			efuse_folio_cut(inode, size);
 		size = round_up(size, PAGE_SIZE);
@@ -563,7 +576,8 @@ size_t efuse_read_length(struct inode *inode, loff_t pos, size_t len)
 
 /*
  * A direct read ends where the daemon says. generic_file_read_iter() would take the rest from the
- * pages, if FUSE knows the file to be longer. It does the same before that.
+ * pages, if FUSE knows the file to be longer. It does the same before that. Void pages are dropped
+ * for those who see them through a map, also if the READ itself has found them to be old.
  */
 static ssize_t efuse_read_direct(struct kiocb *iocb, struct iov_iter *to)
 {
@@ -573,17 +587,18 @@ static ssize_t efuse_read_direct(struct kiocb *iocb, struct iov_iter *to)
 
 	if (!count)
 		return 0;
+	efuse_pages_refresh(mapping->host, true);
 	done = kiocb_write_and_wait(iocb, count);
 	if (done < 0)
 		return done;
 	file_accessed(iocb->ki_filp);
 	done = mapping->a_ops->direct_IO(iocb, to);
-	if (done > 0) {
+	if (done == -EIOCBQUEUED) /* The READ may have ended, and with it the file. */
+		return done;
+	if (done > 0)
 		iocb->ki_pos += done;
-		count -= done;
-	}
-	if (done != -EIOCBQUEUED)
-		iov_iter_revert(to, count - iov_iter_count(to));
+	iov_iter_revert(to, count - max_t(ssize_t, done, 0) - iov_iter_count(to));
+	efuse_pages_refresh(mapping->host, true);
 	return done;
 }
 

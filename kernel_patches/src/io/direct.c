@@ -483,6 +483,12 @@ static bool efuse_direct_read(struct efuse_req *req)
 	return true;
 }
 
+/* Did an append of @done bytes go to another position than where FUSE believes the file to end? */
+static bool efuse_appended_elsewhere(const struct efuse_req *req, size_t done)
+{
+	return req->appended && req->appended != efuse_arg_offset(req->args) + done;
+}
+
 /**
  * efuse_direct_write - WRITE to backing files
  * @req: the WRITE
@@ -505,7 +511,7 @@ static bool efuse_direct_write(struct efuse_req *req)
 	if (done)
 		req->ended = args->nodeid;
 	/* FUSE put the bytes into its pages where it believed the file to end. */
-	if (req->appended && req->appended != efuse_arg_offset(args) + done && !args->efuse.iter)
+	if (efuse_appended_elsewhere(req, done) && !args->efuse.iter)
 		efuse_epoch_bump(req->ec, efuse_bucket_inode(args->nodeid, EFUSE_KIND_PAGES));
 	if (done < len && efuse_is_write_back(args))
 		return false;
@@ -562,7 +568,9 @@ bool efuse_path_direct(struct efuse_req *req)
 	atomic_dec(depth);
 	/* Also if the request goes on to the daemon, because a part of it may have been written. */
 	if (write)
-		efuse_changes_end(&ch, ec, req->fm, req->args, done && !req->ret);
+		efuse_changes_end(&ch, ec, req->fm, req->args,
+				  done && !req->ret &&
+				  !efuse_appended_elsewhere(req, efuse_arg_size(req->args)));
 	if (req->ended)
 		efuse_path_written(req, &ch);
 	return done;
