@@ -18,9 +18,13 @@ from efuse.fs.passthrough.callers import (
     UnknownCallerError,
 )
 
-__all__ = ["Credentials"]
+__all__ = ["UNCHANGED", "Credentials"]
 
 _log = logging.getLogger("efuse.fs")
+
+UNCHANGED = contextlib.nullcontext()
+"""A context manager within which the thread keeps its identity. It costs much less than a generator
+that yields once, and most requests enter it."""
 
 
 class _Identity(NamedTuple):
@@ -57,16 +61,19 @@ class Credentials:
         self._callers = Callers()
         self._has_refused = False
 
-    @contextlib.contextmanager
-    def of(self, ctx: Caller | None) -> Iterator[None]:
-        """Act as the caller of *ctx* within the block.
+    def of(self, ctx: Caller | None) -> contextlib.AbstractContextManager[None]:
+        """Return a context manager within which this thread acts as the caller of *ctx*.
 
         :raises PermissionError: the thread cannot take the uid and gid, or the caller is refused.
+            Entering the context manager may raise it, too.
         """
-        identity = self._own if ctx is None else self._identity_of(ctx)
-        if ctx is None or identity == self._own:
-            yield
-            return
+        if ctx is None:
+            return UNCHANGED
+        identity = self._identity_of(ctx)
+        return UNCHANGED if identity is self._own else self._of_other(ctx, identity)
+
+    @contextlib.contextmanager
+    def _of_other(self, ctx: Caller, identity: _Identity) -> Iterator[None]:
         syscalls.set_fs_groups(self._groups_of(ctx, identity))
         try:
             with self._act(identity):
@@ -93,7 +100,8 @@ class Credentials:
         effective = own.effective
         if ctx.uid == 0 and not self.checked_by_kernel:
             effective &= self._callers.capabilities(ctx) | ~FILE_CAPABILITIES
-        return _Identity(ctx.uid, ctx.gid, effective)
+        identity = ctx.uid, ctx.gid, effective
+        return own if identity == own else _Identity(*identity)
 
     def _groups_of(self, ctx: Caller, identity: _Identity) -> list[int]:
         try:

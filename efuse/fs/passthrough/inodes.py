@@ -33,6 +33,7 @@ _MOST_OTHER_NAMES = 15
 _MOST_KEPT = 4096
 _GONE = (errno.ENOENT, errno.ESTALE, errno.ENOTDIR)
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_NOTHING_LOST = contextlib.nullcontext()
 
 Key = tuple[int, int, int]
 """Device, inode number, and the mount or its rights: see :func:`_key`."""
@@ -687,6 +688,15 @@ class Inodes:
             node.pinned |= self._is_out_of_reach(node)  # until it is forgotten
         self._let_go(node)
 
+    def losing(
+        self, node: Node | None, name: tuple[Node, bytes]
+    ) -> contextlib.AbstractContextManager[None]:
+        """Return a context manager within which *node*, if any, loses *name* (parent and name).
+
+        It keeps the node reachable meanwhile and afterwards.
+        """
+        return Losing(self, node, name) if node is not None else _NOTHING_LOST
+
     def opened(self, node: Node, fd: int) -> None:
         """Record that *node* is open as *fd*, so that it can be found until :meth:`closed`."""
         node.opens.append(fd)
@@ -1024,6 +1034,26 @@ class Held:
 
     def __exit__(self, *_: object) -> None:
         os.close(self._fd)
+
+
+class Losing:
+    """A context manager that keeps a node reachable which loses a name; see :meth:`Inodes.losing`.
+
+    If the block raises, the name is not lost.
+    """
+
+    __slots__ = ("_inodes", "_name", "_node")
+
+    def __init__(self, inodes: Inodes, node: Node, name: tuple[Node, bytes]) -> None:
+        self._inodes = inodes
+        self._node = node
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._inodes.pin(self._node)
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._inodes.unpin(self._node, lost=self._name if kind is None else None)
 
 
 def _key(mount: LowerMount, st: Status) -> Key:

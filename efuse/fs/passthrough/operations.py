@@ -15,7 +15,7 @@ import os
 import resource
 import stat
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
 
@@ -35,7 +35,7 @@ from efuse.fs.overriding import (
 )
 from efuse.fs.passthrough import syscalls
 from efuse.fs.passthrough.backing import BackingFiles
-from efuse.fs.passthrough.credentials import Credentials
+from efuse.fs.passthrough.credentials import UNCHANGED, Credentials
 from efuse.fs.passthrough.handles import Files, Stream, Streams, reopen
 from efuse.fs.passthrough.inodes import Inodes, Node
 from efuse.fs.passthrough.promises import Promises
@@ -299,7 +299,7 @@ class Passthrough(Operations):
         """Make a file, pipe, socket or device node, and add one to its lookup count."""
         parent = self._node(parent_inode)
         fd = self._inodes.fd(parent)
-        with self._credentials.of(ctx), _umask(ctx.umask):
+        with self._credentials.of(ctx), _Umask(ctx.umask):
             os.mknod(name, mode, rdev, dir_fd=fd)
         return self._made(parent, name, mode if stat.S_IFMT(mode) else mode | stat.S_IFREG, ctx)
 
@@ -311,7 +311,7 @@ class Passthrough(Operations):
         """Make a directory, and add one to its lookup count."""
         parent = self._node(parent_inode)
         fd = self._inodes.fd(parent)
-        with self._credentials.of(ctx), _umask(ctx.umask):
+        with self._credentials.of(ctx), _Umask(ctx.umask):
             os.mkdir(name, stat.S_IMODE(mode), dir_fd=fd)
         return self._made(parent, name, stat.S_IFDIR | stat.S_IMODE(mode), ctx)
 
@@ -390,7 +390,7 @@ class Passthrough(Operations):
                 replaced = moved = target = None
             else:
                 replaced = None if flags & pyfuse3.RENAME_EXCHANGE else target
-            with self._losing_a_name(replaced, new), self._as_caller(ctx):
+            with self._inodes.losing(replaced, new), self._as_caller(ctx):
                 syscalls.rename(old_fd, name_old, new_fd, name_new, flags)
         if moved is not None:
             self._inodes.renamed(moved, old, new)
@@ -529,7 +529,7 @@ class Passthrough(Operations):
         parent_fd = self._inodes.fd(parent)
         spare = os.dup(parent_fd)  # fail here, before the file exists, if no descriptor is left
         try:
-            with self._credentials.of(ctx), _umask(ctx.umask):
+            with self._credentials.of(ctx), _Umask(ctx.umask):
                 fd = os.open(name, how, mode, dir_fd=parent_fd)
         finally:
             os.close(spare)
@@ -834,22 +834,8 @@ class Passthrough(Operations):
         parent = self._node(parent_inode)
         with self._inodes.held(parent) as fd:
             node = self._known(parent, name)
-            with self._losing_a_name(node, (parent, name)), self._as_caller(ctx):
+            with self._inodes.losing(node, (parent, name)), self._as_caller(ctx):
                 how(name, dir_fd=fd)
-
-    @contextlib.contextmanager
-    def _losing_a_name(self, node: Node | None, name: tuple[Node, bytes]) -> Iterator[None]:
-        """Keep *node* reachable while it loses *name* (parent and name), and afterwards."""
-        if node is None:
-            yield
-            return
-        self._inodes.pin(node)
-        lost = None
-        try:
-            yield
-            lost = name
-        finally:
-            self._inodes.unpin(node, lost=lost)
 
     def _reply(
         self,
@@ -941,23 +927,28 @@ _STATVFS = (
 )
 
 
-@contextlib.contextmanager
-def _as_daemon(ctx: RequestContext | None) -> Iterator[None]:
-    yield
+def _as_daemon(ctx: RequestContext | None) -> contextlib.AbstractContextManager[None]:
+    return UNCHANGED
 
 
-@contextlib.contextmanager
-def _umask(mask: int) -> Iterator[None]:
-    """Create files with *mask*. The lower file system ignores it where there is a default ACL.
+class _Umask:
+    """A context manager in which files are created with a mask.
 
-    The umask belongs to the whole process, so await nothing within the block. A file that another
-    thread creates at that moment gets this umask, too.
+    The lower file system ignores the mask where there is a default ACL. The umask belongs to the
+    whole process, so await nothing within the block. A file that another thread creates at that
+    moment gets this umask, too.
     """
-    before = os.umask(mask & 0o777)
-    try:
-        yield
-    finally:
-        os.umask(before)
+
+    __slots__ = ("_before", "_mask")
+
+    def __init__(self, mask: int) -> None:
+        self._mask = mask & 0o777
+
+    def __enter__(self) -> None:
+        self._before = os.umask(self._mask)
+
+    def __exit__(self, *_: object) -> None:
+        os.umask(self._before)
 
 
 def _set_times(path: bytes, atime_ns: int | None, mtime_ns: int | None) -> None:
