@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import mmap
 import os
@@ -25,23 +26,22 @@ class Maker:
     is needed to tell them apart. This holds for each fork, in Python or in C. By contrast,
     ``os.register_at_fork`` misses a fork in C, and the process would go on as a second daemon. Only
     a child of vfork(2) shares the page, but such a child executes another program or exits.
+
+    :ivar is_this_process: tells by 1 or 0 whether the calling process made this object. Each
+        request calls it, so it runs no Python code if the kernel has such pages.
     """
 
-    __slots__ = ("_page", "_pid")
+    __slots__ = ("is_this_process",)
 
     def __init__(self) -> None:
-        self._pid = os.getpid()
-        private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        self._page: mmap.mmap | None = mmap.mmap(-1, mmap.PAGESIZE, flags=private)
+        page = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.is_this_process: Callable[[], int] = functools.partial(page.__getitem__, 0)
         try:
-            self._page.madvise(_MADV_WIPEONFORK)
-            self._page[0] = 1
+            page.madvise(_MADV_WIPEONFORK)
+            page[0] = 1
         except OSError:  # before Linux 4.14
-            self._page = None
-
-    def is_this_process(self) -> bool:
-        """Tell whether the calling process made this object."""
-        return bool(self._page[0]) if self._page is not None else os.getpid() == self._pid
+            pid = os.getpid()
+            self.is_this_process = lambda: os.getpid() == pid
 
 
 def forked(child: Callable[[], int]) -> int:

@@ -246,11 +246,9 @@ class Inodes:
             _log.info("mounts below are followed again")
 
     def _attend_to_mounts(self) -> None:
-        if self._is_attending:
-            return  # :meth:`_change_rights` is looking for a file
-        altered = self.mounts.take_altered()
-        if not altered:
+        if not self.mounts.altered or self._is_attending:  # :meth:`_change_rights` looks for a file
             return
+        altered = self.mounts.take_altered()
         self._is_attending = True
         try:
             for node in list(self._by_id.values()):
@@ -858,7 +856,10 @@ class Inodes:
 
     def _put_aside(self, *, most: int | None = None) -> None:
         if most is None:
-            most = max(_FEWEST_DESCRIPTORS, self._limit - len(self.mounts))
+            most = self._limit - len(self.mounts.used)
+            if len(self._open) <= most:
+                return
+            most = max(_FEWEST_DESCRIPTORS, most)
         while len(self._open) > most:
             node, _ = self._open.popitem(last=False)
             if self._handle(node) is None and (node.opens or node in self._kept):

@@ -103,8 +103,10 @@ class LowerMounts:
     from the kernel by a descriptor.
 
     :ivar own: device of the pass-through's own mount, which cannot be passed through.
+    :ivar used: the mounts in use, by their ids. Each has a descriptor.
     :ivar table: mounts of every type that this process sees.
     :ivar readings: how often the table was read.
+    :ivar altered: the mounts whose rights have changed since the last :meth:`take_altered`.
     """
 
     def __init__(self) -> None:
@@ -112,8 +114,8 @@ class LowerMounts:
 
         :raises OSError: the table cannot be read.
         """
-        self._mounts: dict[int, LowerMount] = {}
-        self._altered: set[LowerMount] = set()
+        self.used: dict[int, LowerMount] = {}
+        self.altered: set[LowerMount] = set()
         self._unlisted: set[LowerMount] = set()
         self.own = -1
         self.table: tuple[Mount, ...] = ()
@@ -123,24 +125,20 @@ class LowerMounts:
         self._mountinfo = -1
         self.read()
 
-    def __len__(self) -> int:
-        """Return the number of mounts that have a descriptor."""
-        return len(self._mounts)
-
     @property
     def rows(self) -> list[Mount | None]:
         """Rows of these mounts, see :class:`LowerMount`."""
-        return [mount.row for mount in self._mounts.values()]
+        return [mount.row for mount in self.used.values()]
 
     @property
     def numbers(self) -> frozenset[int]:
         """Ids of these mounts."""
-        return frozenset(self._mounts)
+        return frozenset(self.used)
 
     @property
     def rights(self) -> set[int]:
         """All rights that these mounts may have or have had, see :class:`LowerMount`."""
-        return {_READ_ONLY, _WRITABLE, *(mount.rights for mount in self._mounts.values())}
+        return {_READ_ONLY, _WRITABLE, *(mount.rights for mount in self.used.values())}
 
     def of(self, fd: int, st: Status) -> LowerMount:
         """Return the mount that *fd* is on, with a use for the caller: see :meth:`use`.
@@ -150,12 +148,12 @@ class LowerMounts:
             itself. Or the table of mounts cannot be read. Or the mount is in no table, and the
             kernel does not tell its rights.
         """
-        mount = self._mounts.get(st.mount)
+        mount = self.used.get(st.mount)
         if mount is None:
             if st.device == self.own:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
             self.follow()
-            mount = self._mounts[st.mount] = LowerMount(st.mount, fd, self.row(st.mount))
+            mount = self.used[st.mount] = LowerMount(st.mount, fd, self.row(st.mount))
             if mount.row is None:
                 self._unlisted.add(mount)
         return self.use(mount)
@@ -171,27 +169,27 @@ class LowerMounts:
 
     def take_altered(self) -> set[LowerMount]:
         """Return the mounts whose rights have changed since the last call."""
-        altered, self._altered = self._altered, set()
+        altered, self.altered = self.altered, set()
         return altered
 
     def give_back(self, altered: set[LowerMount]) -> None:
         """Make the next :meth:`take_altered` return the mounts *altered* again."""
-        self._altered |= altered
+        self.altered |= altered
 
     def let_go(self, mount: LowerMount) -> None:
         """End a use of *mount*. Forget it if it has no other one."""
         mount.uses -= 1
-        if not mount.uses and self._mounts.get(mount.number) is mount:
-            del self._mounts[mount.number]
+        if not mount.uses and self.used.get(mount.number) is mount:
+            del self.used[mount.number]
             self._unlisted.discard(mount)
             mount.close()
 
     def close(self) -> None:
         """Close the descriptors of all mounts, and the table."""
-        for mount in self._mounts.values():
+        for mount in self.used.values():
             mount.close()
-        self._mounts.clear()
-        self._altered.clear()
+        self.used.clear()
+        self.altered.clear()
         self._unlisted.clear()
         if self._mountinfo >= 0:
             os.close(self._mountinfo)
@@ -204,18 +202,13 @@ class LowerMounts:
             does not report that the mounts below a renamed directory move with it.
         :raises OSError: the table cannot be read. The next call tries again.
         """
-        if again or not self._is_open_here() or self._has_changed():
+        opener = self._opener
+        if again or opener is None or not opener.is_this_process() or self._changes.poll(0):
             self._is_read = False  # the kernel reports a change only once
         if not self._is_read:
             self.read()
         for mount in self._unlisted:
             self._note_rights(mount, mount.rights_by_descriptor())
-
-    def _has_changed(self) -> bool:
-        return bool(self._changes.poll(0))
-
-    def _is_open_here(self) -> bool:
-        return self._opener is not None and self._opener.is_this_process()
 
     def _open(self) -> None:
         """Open the table in this process. A forked process would share reports with its parent."""
@@ -232,20 +225,20 @@ class LowerMounts:
 
         :raises OSError: the table cannot be read.
         """
-        if not self._is_open_here():
+        if self._opener is None or not self._opener.is_this_process():
             self._open()
         self._is_read = False
         for _ in range(_MOST_READINGS):
             self.table = read_table(self._mountinfo)
             # One read(2) returns a part of the table. If the table changes between two of them, a
             # row may be missing.
-            if not self._has_changed():
+            if not self._changes.poll(0):
                 self._is_read = True
                 break
         self.readings += 1
         rows = {row.mount_id: row for row in self.table}
         self._unlisted.clear()
-        for mount in self._mounts.values():
+        for mount in self.used.values():
             row = rows.get(mount.number)
             if row is None:
                 self._unlisted.add(mount)
@@ -256,7 +249,7 @@ class LowerMounts:
     def _note_rights(self, mount: LowerMount, rights: int) -> None:
         if mount.rights != rights:
             mount.rights = rights
-            self._altered.add(mount)
+            self.altered.add(mount)
 
 
 def _rights_of(row: Mount) -> int:
