@@ -2,7 +2,8 @@
 """The handlers of the pass-through, which carry requests out on the lower directory.
 
 No handler awaits anything, except that fsync runs in a thread. So each request is complete before
-the next one begins, and no request sees another one half done.
+the next one begins, and no request sees another one half done. The decorator :func:`_request` makes
+such a handler, which is a plain function, asynchronous.
 """
 
 from __future__ import annotations
@@ -60,10 +61,26 @@ _MOST_DESCRIPTORS = 1 << 17
 _NOW_NS = 2 * 10**9
 
 
-def _request(
+def _request(handler: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Make *handler* asynchronous, and pass errors of the lower file system on, as FUSEError.
+
+    The handler itself is a plain function, because a coroutine within another one costs more.
+    """
+
+    @functools.wraps(handler)
+    async def carried_out(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return handler(*args, **kwargs)
+        except OSError as error:
+            raise FUSEError(error.errno or errno.EIO) from None
+
+    return carried_out
+
+
+def _waiting_request(
     handler: Callable[P, Coroutine[Any, Any, T]],
 ) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Pass errors of the lower file system to the caller, as FUSEError."""
+    """Pass errors of the lower file system on, as FUSEError, for a handler that awaits."""
 
     @functools.wraps(handler)
     async def carried_out(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -270,7 +287,7 @@ class Passthrough(Operations):
 
     @stands_for(Shortcut.ANSWERS)
     @_request
-    async def lookup(self, parent_inode: int, name: bytes, ctx: RequestContext) -> EntryAttributes:
+    def lookup(self, parent_inode: int, name: bytes, ctx: RequestContext) -> EntryAttributes:
         """Look *name* up, and add one to the lookup count of its inode."""
         parent = self._node(parent_inode)
         try:
@@ -293,7 +310,7 @@ class Passthrough(Operations):
 
     @stands_for(Shortcut.NONE)
     @_request
-    async def mknod(
+    def mknod(
         self, parent_inode: int, name: bytes, mode: int, rdev: int, ctx: RequestContext
     ) -> EntryAttributes:
         """Make a file, pipe, socket or device node, and add one to its lookup count."""
@@ -305,7 +322,7 @@ class Passthrough(Operations):
 
     @stands_for(Shortcut.NONE)
     @_request
-    async def mkdir(
+    def mkdir(
         self, parent_inode: int, name: bytes, mode: int, ctx: RequestContext
     ) -> EntryAttributes:
         """Make a directory, and add one to its lookup count."""
@@ -317,7 +334,7 @@ class Passthrough(Operations):
 
     @stands_for(Shortcut.NONE)
     @_request
-    async def symlink(
+    def symlink(
         self, parent_inode: int, name: bytes, target: bytes, ctx: RequestContext
     ) -> EntryAttributes:
         """Make a symbolic link, and add one to its lookup count."""
@@ -329,7 +346,7 @@ class Passthrough(Operations):
 
     @stands_for(Shortcut.NONE)
     @_request
-    async def link(
+    def link(
         self, inode: int, new_parent_inode: int, new_name: bytes, ctx: RequestContext
     ) -> EntryAttributes:
         """Give *inode* another name, and add one to its lookup count."""
@@ -355,19 +372,19 @@ class Passthrough(Operations):
 
     @stands_for(Shortcut.NONE)
     @_request
-    async def unlink(self, parent_inode: int, name: bytes, ctx: RequestContext) -> None:
+    def unlink(self, parent_inode: int, name: bytes, ctx: RequestContext) -> None:
         """Remove a name. The inode stays usable while the kernel holds it."""
         self._remove(parent_inode, name, ctx, os.unlink)
 
     @stands_for(Shortcut.NONE)
     @_request
-    async def rmdir(self, parent_inode: int, name: bytes, ctx: RequestContext) -> None:
+    def rmdir(self, parent_inode: int, name: bytes, ctx: RequestContext) -> None:
         """Remove an empty directory. The inode stays usable while the kernel holds it."""
         self._remove(parent_inode, name, ctx, os.rmdir)
 
     @stands_for(Shortcut.NONE)
     @_request
-    async def rename(
+    def rename(
         self,
         parent_inode_old: int,
         name_old: bytes,
@@ -401,13 +418,13 @@ class Passthrough(Operations):
 
     @stands_for(Shortcut.ANSWERS)
     @_request
-    async def getattr(self, inode: int, ctx: RequestContext | None = None) -> EntryAttributes:
+    def getattr(self, inode: int, ctx: RequestContext | None = None) -> EntryAttributes:
         """Return the attributes."""
         return self._attributes(self._node(inode))
 
     @stands_for(Shortcut.HANDLES)
     @_request
-    async def setattr(
+    def setattr(
         self,
         inode: int,
         attr: EntryAttributes,
@@ -442,13 +459,13 @@ class Passthrough(Operations):
 
     @stands_for(Shortcut.ANSWERS)
     @_request
-    async def readlink(self, inode: int, ctx: RequestContext) -> bytes:
+    def readlink(self, inode: int, ctx: RequestContext) -> bytes:
         """Return the target of a symbolic link."""
         return os.readlink(b"", dir_fd=self._inodes.fd(self._node(inode)))
 
     @stands_for(Shortcut.ANSWERS)
     @_request
-    async def access(self, inode: int, mode: int, ctx: RequestContext) -> bool:
+    def access(self, inode: int, mode: int, ctx: RequestContext) -> bool:
         """Return True if the caller has the access *mode* (a mask of R_OK, W_OK and X_OK).
 
         Otherwise fail with the error of the lower file system. Whether a file may be executed also
@@ -471,7 +488,7 @@ class Passthrough(Operations):
 
     @stands_for(Shortcut.ANSWERS)
     @_request
-    async def statfs(self, ctx: RequestContext) -> StatvfsData:
+    def statfs(self, ctx: RequestContext) -> StatvfsData:
         """Return the statistics of the lower file system."""
         lower = os.fstatvfs(self._inodes.fd(self._inodes.root))
         result = StatvfsData()
@@ -483,7 +500,7 @@ class Passthrough(Operations):
 
     @stands_for(Shortcut.NONE)
     @_request
-    async def setxattr(self, inode: int, name: bytes, value: bytes, ctx: RequestContext) -> None:
+    def setxattr(self, inode: int, name: bytes, value: bytes, ctx: RequestContext) -> None:
         """Set an extended attribute."""
         path = self._path(self._node(inode))
         with self._changing_xattr(name, ctx):
@@ -491,7 +508,7 @@ class Passthrough(Operations):
 
     @stands_for(Shortcut.ANSWERS)
     @_request
-    async def getxattr(self, inode: int, name: bytes, ctx: RequestContext) -> bytes:
+    def getxattr(self, inode: int, name: bytes, ctx: RequestContext) -> bytes:
         """Return an extended attribute. Fail with ENODATA if it does not exist."""
         path = self._path(self._node(inode))
         with self._as_caller(ctx):
@@ -499,7 +516,7 @@ class Passthrough(Operations):
 
     @stands_for(Shortcut.ANSWERS)
     @_request
-    async def listxattr(self, inode: int, ctx: RequestContext) -> list[bytes]:
+    def listxattr(self, inode: int, ctx: RequestContext) -> list[bytes]:
         """Return the names of the extended attributes."""
         path = self._path(self._node(inode))
         with self._as_caller(ctx):
@@ -507,7 +524,7 @@ class Passthrough(Operations):
 
     @stands_for(Shortcut.NONE)
     @_request
-    async def removexattr(self, inode: int, name: bytes, ctx: RequestContext) -> None:
+    def removexattr(self, inode: int, name: bytes, ctx: RequestContext) -> None:
         """Remove an extended attribute. Fail with ENODATA if it does not exist."""
         path = self._path(self._node(inode))
         with self._changing_xattr(name, ctx):
@@ -517,7 +534,7 @@ class Passthrough(Operations):
 
     @stands_for(Shortcut.HANDLES)
     @_request
-    async def create(
+    def create(
         self, parent_inode: int, name: bytes, mode: int, flags: int, ctx: RequestContext
     ) -> tuple[FileInfo, EntryAttributes]:
         """Make and open a file, and add one to its lookup count.
@@ -543,7 +560,7 @@ class Passthrough(Operations):
 
     @stands_for(Shortcut.ANSWERS | Shortcut.HANDLES)
     @_request
-    async def open(self, inode: int, flags: int, ctx: RequestContext) -> FileInfo:
+    def open(self, inode: int, flags: int, ctx: RequestContext) -> FileInfo:
         """Open a file."""
         node = self._node(inode)
         if node.kind != stat.S_IFREG:
@@ -557,7 +574,7 @@ class Passthrough(Operations):
 
     @stands_for(Shortcut.READS | Shortcut.HANDLES)
     @_request
-    async def read(self, fh: int, off: int, size: int) -> bytes:
+    def read(self, fh: int, off: int, size: int) -> bytes:
         """Read *size* bytes, or less only at the end of the file."""
         fd = self._file(fh)
         data = os.pread(fd, size, off)
@@ -568,7 +585,7 @@ class Passthrough(Operations):
 
     @stands_for(Shortcut.WRITES | Shortcut.HANDLES)
     @_request
-    async def write(self, fh: int, off: int, buf: bytes) -> int:
+    def write(self, fh: int, off: int, buf: bytes) -> int:
         """Write, and return the number of bytes written."""
         fd = self._file(fh, write=True)
         done = os.pwrite(fd, buf, off)
@@ -597,7 +614,7 @@ class Passthrough(Operations):
 
     @stands_for(Shortcut.ANSWERS | Shortcut.FLUSH | Shortcut.HANDLES)
     @_request
-    async def flush(self, fh: int) -> None:
+    def flush(self, fh: int) -> None:
         """Report the error that closing the lower file would report, without closing it."""
         fd = self._files.opened(fh)
         if fd is not None:
@@ -605,12 +622,12 @@ class Passthrough(Operations):
 
     @stands_for(Shortcut.HANDLES)
     @_request
-    async def release(self, fh: int) -> None:
+    def release(self, fh: int) -> None:
         """Close a file."""
         self._files.release(fh)
 
     @stands_for(Shortcut.HANDLES)
-    @_request
+    @_waiting_request
     async def fsync(self, fh: int, datasync: bool) -> None:
         """Write a file to its storage. Other requests are answered meanwhile."""
         await _sync(self._file(fh), datasync)
@@ -619,7 +636,7 @@ class Passthrough(Operations):
 
     @stands_for(Shortcut.ANSWERS | Shortcut.HANDLES)
     @_request
-    async def opendir(self, inode: int, ctx: RequestContext) -> int:
+    def opendir(self, inode: int, ctx: RequestContext) -> int:
         """Open a directory."""
         node = self._node(inode)
         self._inodes.fd(node)
@@ -628,7 +645,7 @@ class Passthrough(Operations):
 
     @stands_for(Shortcut.HANDLES)
     @_request
-    async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
+    def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         """Reply with entries and their attributes, and add one to the lookup count of each.
 
         Positions are those of the lower directory, and survive its changes equally well.
@@ -667,12 +684,12 @@ class Passthrough(Operations):
 
     @stands_for(Shortcut.HANDLES)
     @_request
-    async def releasedir(self, fh: int) -> None:
+    def releasedir(self, fh: int) -> None:
         """Close a directory."""
         self._streams.release(fh)
 
     @stands_for(Shortcut.HANDLES)
-    @_request
+    @_waiting_request
     async def fsyncdir(self, fh: int, datasync: bool) -> None:
         """Write a directory to its storage. Other requests are answered meanwhile."""
         stream = self._streams.get(fh)
