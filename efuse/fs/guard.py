@@ -23,7 +23,7 @@ import pyfuse3
 
 from efuse.display import shown, shown_lines
 from efuse.fs.forking import Maker
-from efuse.fs.handing_out import HANDS_OUT, hands_out
+from efuse.fs.handing_out import HANDS_OUT, begin_reply
 
 __all__ = ["HANDLERS", "Guard"]
 
@@ -132,8 +132,6 @@ class Guard:
         for name, valid in HANDLERS.items():
             handler = getattr(operations, name, None)
             if handler is not None:
-                if name in HANDS_OUT:
-                    handler = hands_out(handler)
                 setattr(self, name, self._guarded(name, handler, valid))
 
     def __getattr__(self, name: str) -> Any:
@@ -155,11 +153,15 @@ class Guard:
     ) -> Callable[..., Awaitable[Any]]:
         called = self._called
         is_this_process = self._maker.is_this_process
+        hands_out = name in HANDS_OUT
 
         @functools.wraps(handler)
         async def guarded(*arguments: Any) -> Any:
             called(name)
+            reply = None
             try:
+                if hands_out:
+                    reply = begin_reply()
                 result = await handler(*arguments)
                 if valid(result):
                     return result
@@ -179,6 +181,8 @@ class Guard:
                 self._report(name, error)
                 raise pyfuse3.FUSEError(errno.EIO) from None
             finally:
+                if reply is not None:
+                    reply.to_come = False
                 if not is_this_process():
                     _end_forked(name)
 

@@ -6,42 +6,32 @@ For such a handler, an extent may be mapped before the kernel holds the nodeid.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any
 
-__all__ = ["HANDS_OUT", "handing_out", "hands_out"]
+__all__ = ["HANDS_OUT", "begin_reply", "handing_out"]
 
 HANDS_OUT = frozenset({"create", "link", "lookup", "mkdir", "mknod", "readdir", "symlink"})
 """Handlers whose reply gives the kernel a nodeid."""
 
 
-@dataclass
-class _Reply:
+class Reply:
     """The reply of one call of a handler in `HANDS_OUT`: still to come, or given."""
 
     to_come: bool = True
 
 
-_reply: ContextVar[_Reply | None] = ContextVar("efuse_reply", default=None)
+_reply: ContextVar[Reply | None] = ContextVar("efuse_reply", default=None)
 
 
-def hands_out(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """Wrap *handler* so that handing_out() is true in it, but not in tasks that outlive it."""
+def begin_reply() -> Reply:
+    """Return the reply of the handler that the caller is about to run. It is still to come.
 
-    @functools.wraps(handler)
-    async def handing(*arguments: Any) -> Any:
-        reply = _Reply()
-        token = _reply.set(reply)
-        try:
-            return await handler(*arguments)
-        finally:
-            reply.to_come = False
-            _reply.reset(token)
-
-    return handing
+    The caller clears ``to_come`` when the handler has returned. Tasks that outlive the handler see
+    that, too.
+    """
+    reply = Reply()
+    _reply.set(reply)
+    return reply
 
 
 def handing_out() -> bool:
