@@ -199,7 +199,7 @@ def test_file_open_for_writing_stays_one_inode_when_another_mount_changes(
         node = table.root
         for number, name in enumerate(names, 1):
             path = source.joinpath(*names[:number])
-            node = table.adopt(node, name.encode(), os.open(path, os.O_PATH))
+            node, _ = table.adopt(node, name.encode(), os.open(path, os.O_PATH))
             node.lookups += 1
         return node
 

@@ -40,7 +40,7 @@ def _look_up(table: Inodes, source: Path, *names: str) -> Node:
     node = table.root
     for number, name in enumerate(names, 1):
         path = source.joinpath(*names[:number])
-        node = table.adopt(node, name.encode(), os.open(path, os.O_PATH | os.O_NOFOLLOW))
+        node, _ = table.adopt(node, name.encode(), os.open(path, os.O_PATH | os.O_NOFOLLOW))
         node.lookups += 1
     return node
 
@@ -426,7 +426,7 @@ def test_file_on_a_new_mount_stays_one_node_if_other_mounts_change_amid_its_look
         _look_up(made, source, "b")
         bind(mount, other, source / "b", "ro")
         remount(source, "ro")
-        node = made.adopt(made.root, b"b", os.open(source / "b", os.O_PATH | os.O_NOFOLLOW))
+        node, _ = made.adopt(made.root, b"b", os.open(source / "b", os.O_PATH | os.O_NOFOLLOW))
         node.lookups += 1
         remount(source / "b", "rw")
         assert _look_up(made, source, "b") is node

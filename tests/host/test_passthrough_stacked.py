@@ -178,7 +178,7 @@ def _looked_up(table: Inodes, source: Path, *names: str) -> Node:
     node = table.root
     for number, name in enumerate(names, 1):
         path = source.joinpath(*names[:number])
-        node = table.adopt(node, name.encode(), os.open(path, os.O_PATH | os.O_NOFOLLOW))
+        node, _ = table.adopt(node, name.encode(), os.open(path, os.O_PATH | os.O_NOFOLLOW))
         node.lookups += 1
     return node
 

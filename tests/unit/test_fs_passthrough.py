@@ -32,7 +32,7 @@ def table(tmp_path: Path) -> Iterator[Inodes]:
 def _find(table: Inodes, name: bytes, parent: Node | None = None) -> Node:
     parent = parent or table.root
     fd = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=table.fd(parent))
-    return table.adopt(parent, name, fd)
+    return table.adopt(parent, name, fd)[0]
 
 
 def _known(table: Inodes, name: bytes) -> Node | None:
@@ -473,11 +473,18 @@ def test_inode_has_one_watch_and_no_other_gets_its_number(tmp_path: Path) -> Non
     assert _open_descriptors() == before
 
 
+@pytest.fixture
+def may_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Treat the lower file system like an overlayfs, whose changes can separate hard links."""
+    monkeypatch.setattr(inodes_module, "parts_hard_links", lambda kind: True)
+    monkeypatch.setattr(mounts_module, "is_local", lambda kind: False)
+
+
+@pytest.mark.usefixtures("may_part")
 def test_hard_links_that_a_copy_up_separates_have_two_nodes(
     table: Inodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """overlayfs copies up the file that is changed; until then both have the same inode number."""
-    monkeypatch.setattr(inodes_module, "parts_hard_links", lambda fd: True)
     for name in ("a", "b"):
         (tmp_path / name).write_text(name)
     monkeypatch.setattr(inodes_module, "status", lambda fd, **_: _numbered(status(fd), 7, 2))
@@ -491,12 +498,6 @@ def test_hard_links_that_a_copy_up_separates_have_two_nodes(
     (tmp_path / "a").rename(tmp_path / "c")
     table.renamed(a, (table.root, b"a"), (table.root, b"c"))
     assert _find(table, b"c") is a
-
-
-@pytest.fixture
-def may_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Treat the lower file system like an overlayfs, whose changes can separate hard links."""
-    monkeypatch.setattr(inodes_module, "parts_hard_links", lambda kind: True)
 
 
 @pytest.mark.usefixtures("may_part")

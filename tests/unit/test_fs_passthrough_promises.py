@@ -267,6 +267,7 @@ def test_promises_end_although_some_nodes_cannot_follow_their_mount(
 
     mounted(here, ("ext4", "0:49", tmp_path / "again"))
     with monkeypatch.context() as patch:
+        patch.setattr(fs._inodes.mounts, "altered", {fs._inodes.root.mount})
         patch.setattr(fs._inodes, "_attend_to_mounts", fails)
         assert not fs._promises.look()
         assert (kernel.believes, kernel.voided) == ({**NOTHING, "no_open": True}, 1)

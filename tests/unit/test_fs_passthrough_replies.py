@@ -18,8 +18,12 @@ import trio
 from pyfuse3 import EntryAttributes, FUSEError, RequestContext, SetattrFields
 
 import efuse
+from efuse.fs.passthrough import inodes as inodes_module
+from efuse.fs.passthrough import mounts as mounts_module
 from efuse.fs.passthrough.inodes import Inodes, Node
+from efuse.fs.passthrough.syscalls import Status, status
 
+_EXT4, _NFS = 0xEF53, 0x6969
 _ROOT = 1
 _CTX = cast(RequestContext, None)
 
@@ -316,7 +320,7 @@ def test_create_succeeds_if_the_file_vanishes_at_once(
 ) -> None:
     """The handle can still read and write the file."""
 
-    def adopt(self: Inodes, parent: Node, name: bytes, fd: int) -> Node:
+    def adopt(self: Inodes, parent: Node, name: bytes, fd: int) -> tuple[Node, None]:
         os.close(fd)
         raise FileNotFoundError(errno.ENOENT, "gone")
 
@@ -461,3 +465,81 @@ def test_special_xattrs_of_the_lower_file_system_are_set_as_the_caller(
 
     trio.run(ask)
     assert callers == ([ctx] if as_caller else [])
+
+
+@pytest.mark.parametrize("kind", [_EXT4, _NFS])
+def test_lookup_replies_with_the_attributes_of_stat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int
+) -> None:
+    monkeypatch.setattr(mounts_module, "file_system_type", lambda fd: kind)
+    (tmp_path / "file").write_bytes(bytes(5000))
+    (tmp_path / "file").chmod(0o4751)
+    os.utime(tmp_path / "file", ns=(-1, 2**32 * 10**9 + 7))
+    os.link(tmp_path / "file", tmp_path / "link")
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "symlink").symlink_to("file")
+    os.mkfifo(tmp_path / "pipe")
+    if os.geteuid() == 0:
+        os.mknod(tmp_path / "device", stat.S_IFCHR | 0o600, os.makedev(300, 70000))
+        os.chown(tmp_path / "device", 2**31 + 1, 2**31 + 2)
+    made = efuse.Passthrough(tmp_path, attr_timeout=7)
+    made.efuse.mount_options = frozenset({"default_permissions"})
+    made.init()
+    for name in os.listdir(tmp_path):
+        found = trio.run(made.lookup, _ROOT, os.fsencode(name), _CTX)
+        again = trio.run(made.getattr, found.st_ino, _CTX)
+        expected = (tmp_path / name).lstat()
+        for field in (
+            *("mode", "nlink", "uid", "gid", "rdev", "size", "blksize", "blocks"),
+            *("atime_ns", "mtime_ns", "ctime_ns"),
+        ):
+            value = getattr(expected, f"st_{field}")
+            assert getattr(found, f"st_{field}") == value, (name, field)
+            assert getattr(again, f"st_{field}") == value, (name, field)
+        assert (found.st_ino, found.generation) == (again.st_ino, again.generation)
+        assert found.attr_timeout == 7
+    made.close()
+
+
+def test_lookup_on_a_local_file_system_asks_for_attributes_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mounts_module, "file_system_type", lambda fd: _EXT4)
+    (tmp_path / "file").write_bytes(b"data")
+    made = efuse.Passthrough(tmp_path)
+    made.efuse.mount_options = frozenset({"default_permissions"})
+    made.init()
+
+    def fails(fd: int) -> os.stat_result:
+        raise AssertionError("the attributes are asked for again")
+
+    async def use() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fstat", fails)
+            for _ in range(2):  # the second time, the inode is known
+                assert (await made.lookup(_ROOT, b"file", _CTX)).st_size == 4
+
+    trio.run(use)
+    made.close()
+
+
+def test_lookup_on_a_network_file_system_replies_with_no_cached_attributes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server may have changed the file. Only stat(2), unlike the first look, asks it."""
+    monkeypatch.setattr(mounts_module, "file_system_type", lambda fd: _NFS)
+    (tmp_path / "file").write_bytes(b"data")
+    made = efuse.Passthrough(tmp_path)
+    made.efuse.mount_options = frozenset({"default_permissions"})
+    made.init()
+
+    def cached(fd: int, *, fresh: bool = False) -> Status:
+        found = status(fd, fresh=fresh)
+        found.raw.raw = bytes(len(found.raw))
+        return found
+
+    monkeypatch.setattr(inodes_module, "status", cached)
+    for _ in range(2):
+        found = trio.run(made.lookup, _ROOT, b"file", _CTX)
+        assert (found.st_size, stat.S_IFMT(found.st_mode)) == (4, stat.S_IFREG)
+    made.close()

@@ -13,6 +13,7 @@ import pytest
 import efuse
 from efuse.control.mounts import parse
 from efuse.fs.passthrough import mounts as mounts_module
+from efuse.fs.passthrough import stacking
 from efuse.fs.passthrough.stacking import below
 from efuse.fs.passthrough.syscalls import status
 
@@ -137,3 +138,15 @@ def test_mounts_below_a_directory_are_those_within_it(directory: str, found: lis
     assert [mount.mount_id for mount in below(directory, 1, table)] == found
     without = below(directory, 1, table, own=table[-1].connection)
     assert [mount.mount_id for mount in without] == [number for number in found if number != 4]
+
+
+def test_local_file_systems_keep_numbers_and_handles_and_join_hard_links() -> None:
+    kinds = stacking._LOCAL
+    assert {EXT4, TMPFS} <= kinds
+    for kind in kinds:
+        assert stacking.is_local(kind)
+        assert stacking.keeps_numbers(kind)
+        assert not stacking.forgets_handles(kind)
+        assert not stacking.parts_hard_links(kind)
+    for kind in (OVERLAY, ECRYPTFS, FUSE, *stacking._GIVES_NUMBERS_AGAIN):
+        assert not stacking.is_local(kind)

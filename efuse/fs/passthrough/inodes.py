@@ -233,7 +233,8 @@ class Inodes:
             while True:
                 try:
                     self.mounts.follow(again=again)
-                    self._attend_to_mounts()
+                    if self.mounts.altered:
+                        self._attend_to_mounts()
                     break
                 except OSError as error:
                     if not lacks_descriptor(error) or not self.make_room():
@@ -242,12 +243,12 @@ class Inodes:
             if self._failure.begins(reason(error)):
                 _log.warning("mounts below cannot be followed: %s", reason(error))
             raise
-        if self._failure.ends():
+        if self._failure.reason is not None and self._failure.ends():
             _log.info("mounts below are followed again")
 
     def _attend_to_mounts(self) -> None:
-        if not self.mounts.altered or self._is_attending:  # :meth:`_change_rights` looks for a file
-            return
+        if self._is_attending:
+            return  # :meth:`_change_rights` is looking for a file
         altered = self.mounts.take_altered()
         self._is_attending = True
         try:
@@ -356,14 +357,16 @@ class Inodes:
         with self._look(fd) as found:
             return self._known(parent, name, found)
 
-    def _look(self, fd: int) -> Found:
+    def _look(self, fd: int, st: Status | None = None) -> Found:
         """Return what *fd* leads to. On FUSE its daemon is asked for fresh values.
 
         :param fd: O_PATH descriptor. The result owns it, and a failure closes it.
+        :param st: status of *fd*, if it is already known.
         """
-        found = Found(self.mounts, fd)
+        found = Found(self.mounts, fd, st)
         try:
-            self._attend_to_mounts()
+            if self.mounts.altered:
+                self._attend_to_mounts()
             if forgets_handles(found.mount.kind):
                 found.status = status(fd, fresh=True)
         except OSError:
@@ -432,22 +435,52 @@ class Inodes:
                     raise
         return os.dup(self.fd(node))
 
-    def adopt(self, parent: Node, name: bytes, fd: int) -> Node:
+    def adopt(self, parent: Node, name: bytes, fd: int) -> tuple[Node, Status | None]:
         """Return the node of the inode that was found as *name* in *parent*. Make it if necessary.
 
         The caller has to change the lookup count.
 
         :param fd: O_PATH descriptor of the inode. This object owns it from now on.
+        :returns: the node; and its status, or None if the file system has to be asked for fresh
+            attributes.
         :raises OSError: the inode has no attributes (any more), or is on overlayfs and the kernel
             does not tell whether it is the inode of another name (see :class:`Watches`).
         """
-        with self._look(fd) as found:
+        try:
+            st = status(fd)
+        except OSError:
+            os.close(fd)
+            raise
+        mount = self.mounts.used.get(st.mount)
+        if mount is None or not mount.is_local or self.mounts.altered:
+            return self._adopt_by_search(parent, name, fd, st)
+        key = _key(mount, st)
+        node = self._by_key.get(key)
+        if node is None:
+            node = self._new(key, st, fd, mount)
+            self._put_aside()
+        elif node.fd >= 0 and node.kind == stat.S_IFMT(st.mode):
+            # The descriptor of the node keeps the number from being used again.
+            os.close(fd)
+            if node in self._open:
+                self._open.move_to_end(node)
+        else:
+            return self._adopt_by_search(parent, name, fd, st)
+        node.moved = False
+        self._name(node, parent, name)
+        return node, st
+
+    def _adopt_by_search(
+        self, parent: Node, name: bytes, fd: int, st: Status
+    ) -> tuple[Node, Status | None]:
+        """Do the work of :meth:`adopt` on any mount, also on one that has changed or is new."""
+        with self._look(fd, st) as found:
             st = found.status
             node = self._known(parent, name, found)
             if node is not None and node.fd < 0 and found.mount is not node.mount:
                 self._find_where_it_was(node)
             if node is None:
-                node = self._new(found)
+                node = self._new(found.key, st, found.take(), found.mount)
             elif node.fd < 0 or not self._leads_to(node, found.key):
                 # If the node has another descriptor, that one leads to another file now.
                 self._exchange(node, found)
@@ -460,12 +493,12 @@ class Inodes:
             self._try_to_watch(node)
             self._follow(node)
         self._put_aside()
-        return node
+        return node, None
 
-    def _new(self, found: Found) -> Node:
-        key, kind = found.key, stat.S_IFMT(found.status.mode)
+    def _new(self, key: Key, st: Status, fd: int, mount: LowerMount) -> Node:
         nodeid, generation = self._nodeid(key), next(self._generations)
-        node = Node(nodeid, key, kind, generation, found.take(), self.mounts.use(found.mount))
+        kind = stat.S_IFMT(st.mode)
+        node = Node(nodeid, key, kind, generation, fd, self.mounts.use(mount))
         self._by_id[nodeid] = self._by_key[key] = node
         self._open[node] = None
         return node
@@ -496,7 +529,7 @@ class Inodes:
 
     def _name(self, node: Node, parent: Node, name: bytes) -> None:
         """Record that *node* was found as *name* in *parent*, and keep its earlier names."""
-        if node is self.root:
+        if node is self.root or (node.parent is parent and node.name == name):
             return
         if node.parent is not None and node.kind != stat.S_IFDIR:
             known = (*node.others, (node.parent, node.name))
@@ -980,15 +1013,16 @@ class Found:
 
     __slots__ = ("_mounts", "fd", "mount", "status")
 
-    def __init__(self, mounts: LowerMounts, fd: int) -> None:
+    def __init__(self, mounts: LowerMounts, fd: int, st: Status | None = None) -> None:
         """Take over *fd*. A failure closes it.
 
+        :param st: status of *fd*, if it is already known.
         :raises OSError: the inode has no status (any more), or see :meth:`LowerMounts.of`.
         """
         self._mounts = mounts
         self.fd = fd
         try:
-            self.status = status(fd)
+            self.status = status(fd) if st is None else st
             self.mount = mounts.of(fd, self.status)
         except OSError:
             os.close(fd)

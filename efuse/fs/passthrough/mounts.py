@@ -10,7 +10,7 @@ import select
 
 from efuse.control.mounts import MOUNTINFO, Mount, read_table
 from efuse.fs.forking import Maker
-from efuse.fs.passthrough.stacking import FUSE, is_of_fuse
+from efuse.fs.passthrough.stacking import FUSE, is_local, is_of_fuse
 from efuse.fs.passthrough.syscalls import Status, check_write_access, file_system_type
 
 __all__ = ["LowerMount", "LowerMounts"]
@@ -26,6 +26,7 @@ class LowerMount:
     :ivar kind: type of its file system, see
         :func:`efuse.fs.passthrough.syscalls.file_system_type`. A FUSE daemon is not asked, because
         it need not implement statfs.
+    :ivar is_local: see :func:`efuse.fs.passthrough.stacking.is_local`.
     :ivar rights: a value that is equal for all mounts by which a file has the same node:
         `_READ_ONLY`, `_WRITABLE`, or the id of a mount that maps the owners of files. No other
         option of a mount gives a file another node, because two nodes would both cache pages of the
@@ -35,7 +36,7 @@ class LowerMount:
         because the mount is in another namespace or outside of a chroot.
     """
 
-    __slots__ = ("_anchor", "_by_handle", "kind", "number", "rights", "row", "uses")
+    __slots__ = ("_anchor", "_by_handle", "is_local", "kind", "number", "rights", "row", "uses")
 
     def __init__(self, number: int, fd: int, row: Mount | None) -> None:
         """Describe the mount that *fd* is on: an O_PATH descriptor, which the caller keeps.
@@ -47,6 +48,7 @@ class LowerMount:
         self.uses = 0
         self.row = row
         self.kind = FUSE if row is not None and is_of_fuse(row) else _kind_at(fd)
+        self.is_local = is_local(self.kind)
         self.rights = _rights_of(row) if row is not None else _rights_at(fd)
         self._by_handle = -1
         self._anchor = os.dup(fd)

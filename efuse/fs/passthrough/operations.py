@@ -41,6 +41,7 @@ from efuse.fs.passthrough.handles import Files, Stream, Streams, reopen
 from efuse.fs.passthrough.inodes import Inodes, Node
 from efuse.fs.passthrough.promises import Promises
 from efuse.fs.passthrough.stacking import depth_above
+from efuse.fs.passthrough.syscalls import Status
 from efuse.fs.passthrough.watching import watch_table
 
 __all__ = ["Passthrough"]
@@ -551,8 +552,8 @@ class Passthrough(Operations):
         finally:
             os.close(spare)
         try:
-            node = self._inodes.adopt(parent, name, reopen(fd, os.O_PATH))
-            attributes = self._count(node)
+            node, status = self._inodes.adopt(parent, name, reopen(fd, os.O_PATH))
+            attributes = self._count(node, status)
         except OSError:
             attributes = self._lost(parent, name, stat.S_IFREG | stat.S_IMODE(mode), ctx)
             return FileInfo(fh=self._files.add(fd)), attributes
@@ -764,13 +765,11 @@ class Passthrough(Operations):
     ) -> EntryAttributes:
         """Look *name* up as the caller of *ctx*, if any, and add one to its lookup count."""
         if name in (b".", b".."):
-            node = parent if name == b"." else parent.parent or parent
-        else:
-            parent_fd = self._inodes.fd(parent)
-            with self._as_caller(ctx):
-                fd = os.open(name, _FIND, dir_fd=parent_fd)
-            node = self._inodes.adopt(parent, name, fd)
-        return self._count(node)
+            return self._count(parent if name == b"." else parent.parent or parent)
+        parent_fd = self._inodes.fd(parent)
+        with self._as_caller(ctx):
+            fd = os.open(name, _FIND, dir_fd=parent_fd)
+        return self._count(*self._inodes.adopt(parent, name, fd))
 
     def _made(
         self, parent: Node, name: bytes, mode: int, ctx: RequestContext, size: int = 0
@@ -781,9 +780,9 @@ class Passthrough(Operations):
         """
         try:
             fd = os.open(name, _FIND, dir_fd=self._inodes.fd(parent))
-            node = self._inodes.adopt(parent, name, fd)
+            node, status = self._inodes.adopt(parent, name, fd)
             if node.kind == stat.S_IFMT(mode):
-                return self._count(node)
+                return self._count(node, status)
             self._inodes.drop_unused(node)
         except OSError as error:
             _log.info("%r was created and cannot be found: %s", name, reason(error))
@@ -826,11 +825,18 @@ class Passthrough(Operations):
         if self.efuse.mounted_type is not None:
             pyfuse3.invalidate_entry_async(parent.nodeid, name, ignore_enoent=True)
 
-    def _count(self, node: Node) -> EntryAttributes:
-        """Add one to the lookup count of *node*, and return the attributes for the reply."""
+    def _count(self, node: Node, known: Status | None = None) -> EntryAttributes:
+        """Add one to the lookup count of *node*, and return the attributes for the reply.
+
+        :param known: the attributes of the lower inode, if they need not be asked for.
+        """
         try:
             self._promises.keep(node)
-            attributes = self._attributes(node)
+            if known is None:
+                attributes = self._attributes(node)
+            else:
+                attributes = self._without_status(node)
+                syscalls.set_attributes(attributes, known)
         except OSError:
             self._inodes.drop_unused(node)
             raise
@@ -868,7 +874,7 @@ class Passthrough(Operations):
             return pyfuse3.readdir_reply(token, name, self._attributes(node), position)
         try:
             fd = os.open(name, _FIND, dir_fd=stream.fd)
-            attributes = self._count(self._inodes.adopt(stream.node, name, fd))
+            attributes = self._count(*self._inodes.adopt(stream.node, name, fd))
         except PermissionError:
             # For example, the entry is a FUSE mount of another user. The name exists nevertheless.
             attributes = self._unseen(stream.node, name, kind << 12 or stat.S_IFREG)
@@ -910,13 +916,18 @@ class Passthrough(Operations):
                 setattr(attributes, f"st_{name}_ns", getattr(attr, f"st_{name}_ns"))
         return attributes
 
-    def _attributes(self, node: Node, known: os.stat_result | None = None) -> EntryAttributes:
-        st = os.fstat(self._inodes.fd(node)) if known is None else known
+    def _without_status(self, node: Node) -> EntryAttributes:
+        """Return attributes without those of the lower inode, which the caller sets."""
         attributes = EntryAttributes()
         attributes.st_ino = node.nodeid
         attributes.generation = node.generation
         attributes.entry_timeout = self._entry_timeout
         attributes.attr_timeout = self._attr_timeout
+        return attributes
+
+    def _attributes(self, node: Node, known: os.stat_result | None = None) -> EntryAttributes:
+        st = os.fstat(self._inodes.fd(node)) if known is None else known
+        attributes = self._without_status(node)
         attributes.st_mode = st.st_mode
         attributes.st_nlink = st.st_nlink
         attributes.st_uid = st.st_uid

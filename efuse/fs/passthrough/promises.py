@@ -66,7 +66,8 @@ class Promises:
         is_read = self._inodes.mounts.readings == self._reading
         if not is_read or node.mount.number not in self._weighed:
             self.weigh()
-        self._settle()
+        if self._owed or self._is_void_owed:
+            self._settle()
 
     def look(self) -> bool:
         """Follow the mounts, and take back promises that are no longer true.

@@ -13,6 +13,7 @@ __all__ = [
     "depth_above",
     "forgets_handles",
     "has_inode_per_file",
+    "is_local",
     "is_of_fuse",
     "is_there_twice",
     "keeps_numbers",
@@ -28,6 +29,8 @@ _OVERLAY, _ECRYPTFS = 0x794C7630, 0xF15F
 _NFS, _SMB, _CIFS, _SMB2 = 0x6969, 0x517B, 0xFF534D42, 0xFE534D42
 _9P, _AFS, _CEPH, _CODA, _LUSTRE = 0x01021997, 0x5346414F, 0xC36400, 0x73757245, 0xBD00BD0
 _KAFS, _ORANGEFS, _VBOXSF, _DEVPTS = 0x6B414653, 0x20030528, 0x786F4256, 0x1CD1
+_EXT, _XFS, _BTRFS, _F2FS, _TMPFS = 0xEF53, 0x58465342, 0x9123683E, 0xF2F52010, 0x01021994
+_LOCAL = frozenset({_EXT, _XFS, _BTRFS, _F2FS, _TMPFS})
 _GIVES_NUMBERS_AGAIN = frozenset(
     {
         *(FUSE, _NFS, _SMB, _CIFS, _SMB2, _9P, _AFS, _KAFS),
@@ -80,6 +83,18 @@ def keeps_numbers(kind: int) -> bool:
     :param kind: type of the file system, see :func:`file_system_type`.
     """
     return kind not in _GIVES_NUMBERS_AGAIN
+
+
+def is_local(kind: int) -> bool:
+    """Tell whether this kernel alone decides what is in the file system, as far as is known.
+
+    No server, daemon or other file system has a part in it. So :func:`keeps_numbers` is true,
+    :func:`forgets_handles` and :func:`parts_hard_links` are false, and statx(2) returns the same
+    attributes whether it asks for cached values or not.
+
+    :param kind: type of the file system, see :func:`file_system_type`.
+    """
+    return kind in _LOCAL
 
 
 def parts_hard_links(kind: int) -> bool:

@@ -10,6 +10,8 @@ import struct
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from pyfuse3 import EntryAttributes
+
 __all__ = [
     "DirectoryEntry",
     "Status",
@@ -22,6 +24,7 @@ __all__ = [
     "next_position",
     "open_by_handle",
     "rename",
+    "set_attributes",
     "set_effective_capabilities",
     "set_fs_groups",
     "set_fs_ids",
@@ -33,7 +36,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _AT_FDCWD = -100
 _AT_EACCESS = 0x200
 _AT_EMPTY_PATH, _AT_STATX_FORCE_SYNC, _AT_STATX_DONT_SYNC = 0x1000, 0x2000, 0x4000
+_FRESH, _CACHED = _AT_EMPTY_PATH | _AT_STATX_FORCE_SYNC, _AT_EMPTY_PATH | _AT_STATX_DONT_SYNC
 _STATX_BASIC_STATS, _STATX_MNT_ID = 0x7FF, 0x1000
+_STATX_WANTED = _STATX_BASIC_STATS | _STATX_MNT_ID
 _MAX_HANDLE = 128
 _UTIME_OMIT = (1 << 30) - 2
 _UTIME_NOW = (1 << 30) - 1
@@ -49,6 +54,9 @@ DirectoryEntry = tuple[int, int, bytes]
 _DIRENT = struct.Struct("=QqHB")
 # Fields of struct statx: mask, nlink, mode, ino, dev_major, dev_minor, mnt_id.
 _STATX = struct.Struct("=I12xI8xH2xQ96xIIQ")
+# Fields of struct statx: blksize, nlink, uid, gid, mode, size, blocks, atime, ctime, mtime,
+# rdev_major, rdev_minor.
+_STATX_ATTRIBUTES = struct.Struct("=4xI8xIIIH10xQQ8xqI20xqI4xqI4xII")
 _StatxBuffer = ctypes.c_char * 256
 
 
@@ -61,6 +69,7 @@ class Status(NamedTuple):
     :ivar links: number of hard links.
     :ivar mount: id of the mount in mountinfo, which a later mount may get again. On a kernel before
         5.8, which does not show it: a negative number that stands for the device.
+    :ivar raw: ``struct statx``, see :func:`set_attributes`.
     """
 
     device: int
@@ -68,6 +77,7 @@ class Status(NamedTuple):
     mode: int
     links: int
     mount: int
+    raw: ctypes.Array[ctypes.c_char]
 
 
 def status(fd: int, *, fresh: bool = False) -> Status:
@@ -78,18 +88,39 @@ def status(fd: int, *, fresh: bool = False) -> Status:
     :raises OSError: statx(2) failed.
     """
     buffer = _StatxBuffer()
-    flags = _AT_EMPTY_PATH | (_AT_STATX_FORCE_SYNC if fresh else _AT_STATX_DONT_SYNC)
-    _check(_libc.statx(fd, b"", flags, _STATX_BASIC_STATS | _STATX_MNT_ID, buffer))
+    if _libc.statx(fd, b"", _FRESH if fresh else _CACHED, _STATX_WANTED, buffer) < 0:
+        raise _error()
     mask, links, mode, inode, major, minor, mount = _STATX.unpack_from(buffer)
     device = major << 20 | minor
-    return Status(device, inode, mode, links, mount if mask & _STATX_MNT_ID else -1 - device)
+    if not mask & _STATX_MNT_ID:
+        mount = -1 - device
+    # Status() would call a function of Python, and each LOOKUP does this.
+    return tuple.__new__(Status, (device, inode, mode, links, mount, buffer))
+
+
+def set_attributes(attributes: EntryAttributes, st: Status) -> None:
+    """Set the fields that stat(2) also returns, except the inode number, from *st*."""
+    # fmt: off
+    (attributes.st_blksize, attributes.st_nlink, attributes.st_uid, attributes.st_gid,
+     attributes.st_mode, attributes.st_size, attributes.st_blocks, atime_s, atime_ns,
+     ctime_s, ctime_ns, mtime_s, mtime_ns, major, minor) = _STATX_ATTRIBUTES.unpack_from(st.raw)
+    # fmt: on
+    attributes.st_rdev = os.makedev(major, minor)
+    attributes.st_atime_ns = atime_s * 10**9 + atime_ns
+    attributes.st_mtime_ns = mtime_s * 10**9 + mtime_ns
+    attributes.st_ctime_ns = ctime_s * 10**9 + ctime_ns
 
 
 def _check(result: int) -> int:
     if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+        raise _error()
     return result
+
+
+def _error() -> OSError:
+    """Return the error of the system call that has failed."""
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number))
 
 
 class _CapHeader(ctypes.Structure):
