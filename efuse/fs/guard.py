@@ -43,12 +43,10 @@ def _nothing(result: Any) -> bool:
     return True
 
 
-def _is_bytes(result: Any) -> bool:
-    return isinstance(result, bytes)
-
-
-def _is_entry(result: Any) -> bool:
-    return isinstance(result, pyfuse3.EntryAttributes)
+# isinstance(), without a function of Python.
+_is_bytes: Callable[[Any], bool] = bytes.__instancecheck__
+_is_entry: Callable[[Any], bool] = pyfuse3.EntryAttributes.__instancecheck__
+_is_info: Callable[[Any], bool] = pyfuse3.FileInfo.__instancecheck__
 
 
 def _is_handle(result: Any) -> bool:
@@ -66,7 +64,7 @@ def _is_created(result: Any) -> bool:
     return (
         isinstance(result, tuple)
         and len(result) == 2
-        and isinstance(result[0], pyfuse3.FileInfo)
+        and _is_info(result[0])
         and _is_entry(result[1])
     )
 
@@ -88,7 +86,7 @@ HANDLERS: dict[str, Callable[[Any], bool]] = {
     "symlink": _is_entry,
     "rename": _nothing,
     "link": _is_entry,
-    "open": lambda result: isinstance(result, pyfuse3.FileInfo),
+    "open": _is_info,
     "read": _is_buffer,
     "write": _is_handle,
     "flush": _nothing,
