@@ -198,8 +198,10 @@ class Inodes:
         :raises KeyError: there is no such node, so the kernel should not hold it, either.
         :raises OSError: some nodes do not follow the changed rights of their mounts yet.
         """
-        self.follow_mounts()
-        self._put_aside()
+        if self._failure.reason is not None or not self.mounts.are_followed():
+            self.follow_mounts()
+        if len(self._open) > self._limit - len(self.mounts.used):
+            self._put_aside()
         return self._by_id[nodeid]
 
     def check_writable(self, node: Node) -> None:
@@ -233,8 +235,7 @@ class Inodes:
             while True:
                 try:
                     self.mounts.follow(again=again)
-                    if self.mounts.altered:
-                        self._attend_to_mounts()
+                    self._attend_to_mounts()
                     break
                 except OSError as error:
                     if not lacks_descriptor(error) or not self.make_room():
@@ -243,13 +244,15 @@ class Inodes:
             if self._failure.begins(reason(error)):
                 _log.warning("mounts below cannot be followed: %s", reason(error))
             raise
-        if self._failure.reason is not None and self._failure.ends():
+        if self._failure.ends():
             _log.info("mounts below are followed again")
 
     def _attend_to_mounts(self) -> None:
         if self._is_attending:
             return  # :meth:`_change_rights` is looking for a file
         altered = self.mounts.take_altered()
+        if not altered:
+            return
         self._is_attending = True
         try:
             for node in list(self._by_id.values()):
@@ -365,8 +368,7 @@ class Inodes:
         """
         found = Found(self.mounts, fd, st)
         try:
-            if self.mounts.altered:
-                self._attend_to_mounts()
+            self._attend_to_mounts()
             if forgets_handles(found.mount.kind):
                 found.status = status(fd, fresh=True)
         except OSError:
@@ -889,10 +891,7 @@ class Inodes:
 
     def _put_aside(self, *, most: int | None = None) -> None:
         if most is None:
-            most = self._limit - len(self.mounts.used)
-            if len(self._open) <= most:
-                return
-            most = max(_FEWEST_DESCRIPTORS, most)
+            most = max(_FEWEST_DESCRIPTORS, self._limit - len(self.mounts.used))
         while len(self._open) > most:
             node, _ = self._open.popitem(last=False)
             if self._handle(node) is None and (node.opens or node in self._kept):

@@ -204,13 +204,32 @@ class LowerMounts:
             does not report that the mounts below a renamed directory move with it.
         :raises OSError: the table cannot be read. The next call tries again.
         """
-        opener = self._opener
-        if again or opener is None or not opener.is_this_process() or self._changes.poll(0):
+        if again or not self._is_open_here() or self._has_changed():
             self._is_read = False  # the kernel reports a change only once
         if not self._is_read:
             self.read()
         for mount in self._unlisted:
             self._note_rights(mount, mount.rights_by_descriptor())
+
+    def are_followed(self) -> bool:
+        """Tell whether :meth:`follow` has nothing to do, and no mount has altered rights.
+
+        Each request calls this, so it does not call the methods that tell parts of it.
+
+        :raises OSError: the kernel does not tell whether the table has changed.
+        """
+        opener = self._opener
+        if opener is None or not opener.is_this_process():
+            return False
+        if self._changes.poll(0):
+            self._is_read = False  # the kernel reports a change only once
+        return self._is_read and not self._unlisted and not self.altered
+
+    def _has_changed(self) -> bool:
+        return bool(self._changes.poll(0))
+
+    def _is_open_here(self) -> bool:
+        return self._opener is not None and bool(self._opener.is_this_process())
 
     def _open(self) -> None:
         """Open the table in this process. A forked process would share reports with its parent."""
@@ -227,14 +246,14 @@ class LowerMounts:
 
         :raises OSError: the table cannot be read.
         """
-        if self._opener is None or not self._opener.is_this_process():
+        if not self._is_open_here():
             self._open()
         self._is_read = False
         for _ in range(_MOST_READINGS):
             self.table = read_table(self._mountinfo)
             # One read(2) returns a part of the table. If the table changes between two of them, a
             # row may be missing.
-            if not self._changes.poll(0):
+            if not self._has_changed():
                 self._is_read = True
                 break
         self.readings += 1
