@@ -31,7 +31,7 @@ def _read(directory: Path) -> list[str]:
                 continue
             if not entries:
                 return found
-            found += [os.fsdecode(name) for _, _, name in entries]
+            found += [os.fsdecode(name) for _, _, name, _ in entries]
     finally:
         os.close(fd)
     return found

@@ -392,7 +392,7 @@ def test_directory_entries_carry_type_and_name(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     (tmp_path / ("n" * 255)).touch()
     fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
-    entries: dict[bytes, int] = {name: kind for _, kind, name in getdents(fd)}
+    entries: dict[bytes, int] = {name: kind for _, kind, name, _ in getdents(fd)}
     assert getdents(fd) == []
     os.close(fd)
     assert entries == {b".": 4, b"..": 4, b"d": 4, b"n" * 255: 8}

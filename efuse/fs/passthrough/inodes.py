@@ -17,7 +17,13 @@ from efuse.errors import reason
 from efuse.fs.passthrough.lasting import Lasting
 from efuse.fs.passthrough.mounts import LowerMount, LowerMounts
 from efuse.fs.passthrough.stacking import forgets_handles, keeps_numbers, parts_hard_links
-from efuse.fs.passthrough.syscalls import Status, file_handle, open_by_handle, status
+from efuse.fs.passthrough.syscalls import (
+    DirectoryEntry,
+    Status,
+    file_handle,
+    open_by_handle,
+    status,
+)
 from efuse.fs.passthrough.watches import Watches
 
 __all__ = ["Inodes", "Node", "lacks_descriptor"]
@@ -31,6 +37,7 @@ _MOST_WATCHES = 4096
 """Half of the kernel's smallest limit per user. The rest is for other programs of the user."""
 _MOST_OTHER_NAMES = 15
 _MOST_KEPT = 4096
+_DT_DIR = 4
 _GONE = (errno.ENOENT, errno.ESTALE, errno.ENOTDIR)
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _NOTHING_LOST = contextlib.nullcontext()
@@ -454,23 +461,55 @@ class Inodes:
             os.close(fd)
             raise
         mount = self.mounts.used.get(st.mount)
-        if mount is None or not mount.is_local or self.mounts.altered:
-            return self._adopt_by_search(parent, name, fd, st)
-        key = _key(mount, st)
+        if mount is not None and mount.is_local and not self.mounts.altered:
+            key = _key(mount, st)
+            node = self._by_key.get(key)
+            if node is None:
+                node = self._new(key, st, fd, mount)
+                self._name(node, parent, name)
+                self._put_aside()
+                return node, st
+            if node.fd >= 0 and node.kind == stat.S_IFMT(st.mode):
+                # The descriptor of the node keeps the number from being used again.
+                os.close(fd)
+                self._found_again(node, parent, name)
+                return node, st
+        return self._adopt_by_search(parent, name, fd, st)
+
+    def listed(
+        self, parent: Node, directory: int, entry: DirectoryEntry
+    ) -> tuple[Node, Status] | None:
+        """Return the node that an *entry* of *parent* leads to, if no new descriptor is needed.
+
+        This is so on a local file system if the node has a descriptor, which keeps the number of
+        the inode from being used again. Otherwise return None: :meth:`adopt` finds or makes the
+        node. The caller has to change the lookup count.
+
+        :param directory: descriptor of *parent*.
+        :returns: the node and its status.
+        """
+        _, kind, name, inode = entry
+        mount = parent.mount
+        key = parent.key[0], inode, mount.number if kind == _DT_DIR else mount.rights
         node = self._by_key.get(key)
-        if node is None:
-            node = self._new(key, st, fd, mount)
-            self._put_aside()
-        elif node.fd >= 0 and node.kind == stat.S_IFMT(st.mode):
-            # The descriptor of the node keeps the number from being used again.
-            os.close(fd)
-            if node in self._open:
-                self._open.move_to_end(node)
-        else:
-            return self._adopt_by_search(parent, name, fd, st)
+        if node is None or not mount.is_local:
+            return None
+        try:
+            st = status(directory, name)
+        except OSError:
+            return None  # opening the name fails, too, or the name is there again
+        if st.mount != mount.number or self.mounts.altered:
+            return None
+        if _key(mount, st) != key or node.fd < 0 or node.kind != stat.S_IFMT(st.mode):
+            return None
+        self._found_again(node, parent, name)
+        return node, st
+
+    def _found_again(self, node: Node, parent: Node, name: bytes) -> None:
+        if node in self._open:
+            self._open.move_to_end(node)
         node.moved = False
         self._name(node, parent, name)
-        return node, st
 
     def _adopt_by_search(
         self, parent: Node, name: bytes, fd: int, st: Status

@@ -668,7 +668,7 @@ class Passthrough(Operations):
                 if entry is None:
                     break
                 try:
-                    if not self._reply(token, stream, *entry):
+                    if not self._reply(token, stream, entry):
                         return
                     replied = True
                 except OSError as error:
@@ -864,20 +864,20 @@ class Passthrough(Operations):
                 how(name, dir_fd=fd)
 
     def _reply(
-        self,
-        token: pyfuse3.ReaddirToken,
-        stream: Stream,
-        position: int,
-        kind: int,
-        name: bytes,
+        self, token: pyfuse3.ReaddirToken, stream: Stream, entry: syscalls.DirectoryEntry
     ) -> bool:
         """Reply with one entry. Return False if there was no room for it."""
+        position, kind, name, _ = entry
         if name == b"." or name == b"..":
             node = stream.node if name == b"." else stream.node.parent or stream.node
             return pyfuse3.readdir_reply(token, name, self._attributes(node), position)
         try:
-            fd = os.open(name, _FIND, dir_fd=stream.fd)
-            attributes = self._count(*self._inodes.adopt(stream.node, name, fd))
+            found = self._inodes.listed(stream.node, stream.fd, entry)
+            if found is None:
+                fd = os.open(name, _FIND, dir_fd=stream.fd)
+                attributes = self._count(*self._inodes.adopt(stream.node, name, fd))
+            else:
+                attributes = self._count(*found)
         except PermissionError:
             # For example, the entry is a FUSE mount of another user. The name exists nevertheless.
             attributes = self._unseen(stream.node, name, kind << 12 or stat.S_IFREG)

@@ -7,7 +7,6 @@ import ctypes
 import errno
 import os
 import struct
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from pyfuse3 import EntryAttributes
@@ -36,7 +35,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _AT_FDCWD = -100
 _AT_EACCESS = 0x200
 _AT_EMPTY_PATH, _AT_STATX_FORCE_SYNC, _AT_STATX_DONT_SYNC = 0x1000, 0x2000, 0x4000
-_FRESH, _CACHED = _AT_EMPTY_PATH | _AT_STATX_FORCE_SYNC, _AT_EMPTY_PATH | _AT_STATX_DONT_SYNC
+_AT_SYMLINK_NOFOLLOW, _AT_NO_AUTOMOUNT = 0x100, 0x800
+_THERE = _AT_EMPTY_PATH | _AT_SYMLINK_NOFOLLOW | _AT_NO_AUTOMOUNT
+_FRESH, _CACHED = _THERE | _AT_STATX_FORCE_SYNC, _THERE | _AT_STATX_DONT_SYNC
 _STATX_BASIC_STATS, _STATX_MNT_ID = 0x7FF, 0x1000
 _STATX_WANTED = _STATX_BASIC_STATS | _STATX_MNT_ID
 _MAX_HANDLE = 128
@@ -48,8 +49,11 @@ _SYS_GETDENTS64 = {"x86_64": 217, "aarch64": 61, "riscv64": 61}[os.uname().machi
 _SYS_FACCESSAT2 = 439
 _SYS_SETGROUPS = {"x86_64": 116, "aarch64": 159, "riscv64": 159}[os.uname().machine]
 
-DirectoryEntry = tuple[int, int, bytes]
-"""Position behind the entry, type (DT_*) and name."""
+DirectoryEntry = tuple[int, int, bytes, int]
+"""Position behind the entry, type (DT_*), name, and inode number.
+
+A mount point has the number of the directory that is covered.
+"""
 
 _DIRENT = struct.Struct("=QqHB")
 # Fields of struct statx: mask, nlink, mode, ino, dev_major, dev_minor, mnt_id.
@@ -80,15 +84,18 @@ class Status(NamedTuple):
     raw: ctypes.Array[ctypes.c_char]
 
 
-def status(fd: int, *, fresh: bool = False) -> Status:
-    """Return the result of statx(2) on a descriptor.
+def status(fd: int, name: bytes = b"", *, fresh: bool = False) -> Status:
+    """Return the result of statx(2) on a descriptor, or on a name in a directory.
 
+    A symbolic link is not followed, and a name does not cause an automount.
+
+    :param fd: descriptor of the inode, or of the directory that has the *name*.
     :param fresh: whether to ask the server or daemon of the file system. Otherwise the values are
         cached ones, which may be those of another file that once had the same name.
     :raises OSError: statx(2) failed.
     """
     buffer = _StatxBuffer()
-    if _libc.statx(fd, b"", _FRESH if fresh else _CACHED, _STATX_WANTED, buffer) < 0:
+    if _libc.statx(fd, name, _FRESH if fresh else _CACHED, _STATX_WANTED, buffer) < 0:
         raise _error()
     mask, links, mode, inode, major, minor, mount = _STATX.unpack_from(buffer)
     device = major << 20 | minor
@@ -242,7 +249,15 @@ def getdents(fd: int, size_bytes: int = 32768) -> list[DirectoryEntry]:
     """
     buffer = ctypes.create_string_buffer(size_bytes)
     count = _check(_libc.syscall(ctypes.c_long(_SYS_GETDENTS64), fd, buffer, size_bytes))
-    return list(_entries(buffer.raw[:count]))
+    raw = ctypes.string_at(buffer, count)  # buffer.raw would copy all of the buffer
+    entries = []
+    start = 0
+    while start < count:
+        inode, position, length, kind = _DIRENT.unpack_from(raw, start)
+        name = start + _DIRENT.size
+        entries.append((position, kind, raw[name : raw.index(0, name)], inode))
+        start += length
+    return entries
 
 
 def next_position(fd: int) -> int:
@@ -259,15 +274,6 @@ def next_position(fd: int) -> int:
         if error.errno != errno.EINVAL:
             raise
     return os.lseek(fd, 0, os.SEEK_CUR)
-
-
-def _entries(raw: bytes) -> Iterator[DirectoryEntry]:
-    start = 0
-    while start < len(raw):
-        _ino, position, length, kind = _DIRENT.unpack_from(raw, start)
-        name = raw[start + _DIRENT.size : start + length]
-        yield position, kind, name[: name.index(b"\0")]
-        start += length
 
 
 def set_fs_groups(groups: list[int]) -> None:
