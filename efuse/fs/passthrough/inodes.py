@@ -37,6 +37,7 @@ _MOST_WATCHES = 4096
 """Half of the kernel's smallest limit per user. The rest is for other programs of the user."""
 _MOST_OTHER_NAMES = 15
 _MOST_KEPT = 4096
+_FIND = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _DT_DIR = 4
 _GONE = (errno.ENOENT, errno.ESTALE, errno.ENOTDIR)
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
@@ -356,6 +357,25 @@ class Inodes:
                     raise
                 # This name leads nowhere (FUSE: EIO). Another one may lead to the node.
         return False
+
+    def named(self, parent: Node, name: bytes) -> Node | None:
+        """Return the node of the inode that is *name* in *parent*, or None.
+
+        On a local file system this needs no new descriptor unless the node has none, either.
+
+        :raises OSError: the inode cannot be found, although the name exists; or see :meth:`known`.
+        """
+        directory = self.fd(parent)
+        try:
+            st = status(directory, name) if parent.mount.is_local else None
+            if st is not None and st.mount == parent.mount.number and not self.mounts.altered:
+                node = self._by_key.get(_key(parent.mount, st))
+                if node is None or (node.fd >= 0 and node.kind == stat.S_IFMT(st.mode)):
+                    return node
+            fd = os.open(name, _FIND, dir_fd=directory)
+        except FileNotFoundError:
+            return None
+        return self.known(parent, name, fd)
 
     def known(self, parent: Node, name: bytes, fd: int) -> Node | None:
         """Return the node of the inode that was found as *name* in *parent*, or None.
@@ -1026,7 +1046,7 @@ class Inodes:
         :raises OSError: ESTALE if that is not *node*.
         """
         try:
-            fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+            fd = os.open(name, _FIND, dir_fd=directory)
         except FileNotFoundError:
             raise _stale(node) from None
         finally:

@@ -397,8 +397,8 @@ class Passthrough(Operations):
         """Rename, with the flags of renameat2(2). Lookup counts do not change."""
         old_parent, new_parent = self._node(parent_inode_old), self._node(parent_inode_new)
         with self._inodes.held(old_parent) as old_fd, self._inodes.held(new_parent) as new_fd:
-            moved = self._known(old_parent, name_old)
-            target = self._known(new_parent, name_new)
+            moved = self._inodes.named(old_parent, name_old)
+            target = self._inodes.named(new_parent, name_new)
             for node in (moved, target):
                 if node is not None:
                     self._inodes.fd(node)
@@ -846,20 +846,12 @@ class Passthrough(Operations):
         node.lookups += 1
         return attributes
 
-    def _known(self, parent: Node, name: bytes) -> Node | None:
-        """Return the node of *name* if the kernel holds the inode, otherwise None."""
-        try:
-            fd = os.open(name, _FIND, dir_fd=self._inodes.fd(parent))
-        except FileNotFoundError:
-            return None
-        return self._inodes.known(parent, name, fd)
-
     def _remove(
         self, parent_inode: int, name: bytes, ctx: RequestContext, how: Callable[..., None]
     ) -> None:
         parent = self._node(parent_inode)
         with self._inodes.held(parent) as fd:
-            node = self._known(parent, name)
+            node = self._inodes.named(parent, name)
             with self._inodes.losing(node, (parent, name)), self._as_caller(ctx):
                 how(name, dir_fd=fd)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""On local file systems a listed name leads to a known inode without a descriptor of it."""
+"""On local file systems a name leads to a known inode without a new descriptor of it."""
 
 from __future__ import annotations
 
@@ -127,3 +127,39 @@ def test_listing_of_known_inodes_opens_none_of_them(
     assert [entry for entry in replied if entry[0] == b"a"] == 2 * [(b"a", found.st_ino, 4)]
     assert list(fs.lookups.values()) == [2]
     fs.close()
+
+
+@pytest.mark.usefixtures("local")
+def test_name_leads_to_its_node_without_a_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Inodes(str(tmp_path), 32)
+    (tmp_path / "a").touch()
+    (tmp_path / "other").touch()
+    node = _find(table, b"a")
+
+    def fails(path: bytes, *_: object, **__: object) -> int:
+        raise AssertionError(f"{path!r} is opened")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", fails)
+        assert table.named(table.root, b"a") is node
+        assert table.named(table.root, b"other") is None
+        assert table.named(table.root, b"absent") is None
+    (tmp_path / "other").rename(tmp_path / "a")
+    assert table.named(table.root, b"a") is None
+    table.close()
+
+
+@pytest.mark.usefixtures("local")
+def test_name_of_a_node_that_was_put_aside_leads_to_it(tmp_path: Path) -> None:
+    table = Inodes(str(tmp_path), 32)
+    for number in range(40):
+        (tmp_path / str(number)).touch()
+    nodes = [_find(table, b"%d" % number) for number in range(40)]
+    assert nodes[0].fd < 0
+    assert table.named(table.root, b"0") is nodes[0]
+    (tmp_path / "1").unlink()
+    (tmp_path / "1").mkdir()
+    assert table.named(table.root, b"1") is None
+    table.close()
