@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Test asynchronous requests (io_submit(2)) of which a path moves a part."""
+"""Test asynchronous requests (io_submit(2)) that a path carries out in part."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NUMBERS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
 
 
 def _half_a_buffer() -> int:
-    """Return the address of two pages that are in memory, before one that nobody can access."""
+    """Return the address of two pages that are in memory, before one without any access."""
     size = ctypes.c_size_t(3 * BLOCK)
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     start = int(_libc.mmap(ctypes.c_size_t(0), size, _NO_ACCESS, flags, -1, ctypes.c_long(0)))
