@@ -121,6 +121,23 @@ def test_append_goes_to_the_end_after_another_change(
         assert bytes(m.call("inode", "f").data) == before + b"three"
 
 
+def _grow(m: Mount) -> bytes:
+    """Let another program make the file longer, and the daemon announce it; return the bytes."""
+    longer = bytes(m.call("inode", "f").data).ljust(200, b"x")
+    m.model.put("f", longer)
+    m.call("inval_attributes", "f")
+    return longer
+
+
+def _append_to_the_grown_file(m: Mount, fd: int) -> None:
+    """Append after an append that has written within the grown file, and close *fd*."""
+    before = bytes(m.call("inode", "f").data)
+    assert len(before) == 200
+    os.write(fd, b"three")
+    os.close(fd)
+    assert bytes(m.call("inode", "f").data) == before + b"three"
+
+
 @pytest.mark.parametrize("point", ["before", "after"])
 def test_append_goes_to_the_end_after_a_notification_during_another_append(
     mountpoint: Path, point: str
@@ -132,16 +149,10 @@ def test_append_goes_to_the_end_after_a_notification_during_another_append(
         m.hold("write", point)
         with running(os.write, fd, b"two ") as writing:
             m.wait_held()
-            longer = bytes(m.call("inode", "f").data).ljust(200, b"x")
-            m.model.put("f", longer)
-            m.call("inval_attributes", "f")
+            _grow(m)
             m.release()
             assert writing.result() == 4
-        before = bytes(m.call("inode", "f").data)
-        assert len(before) == 200
-        os.write(fd, b"three")
-        os.close(fd)
-        assert bytes(m.call("inode", "f").data) == before + b"three"
+        _append_to_the_grown_file(m, fd)
 
 
 def test_append_goes_to_the_end_if_a_notification_crosses_the_size(mountpoint: Path) -> None:
@@ -153,12 +164,11 @@ def test_append_goes_to_the_end_if_a_notification_crosses_the_size(mountpoint: P
         m.hold("getattr", "after")
         with running(os.write, fd, b"two ") as writing:
             m.wait_held()
-            m.model.put("f", _FIRST.ljust(200, b"x"))
-            m.call("inval_attributes", "f")
+            longer = _grow(m)
             m.release()
             assert writing.result() == 4
         os.close(fd)
-        assert bytes(m.call("inode", "f").data) == _FIRST.ljust(200, b"x") + b"two "
+        assert bytes(m.call("inode", "f").data) == longer + b"two "
 
 
 def test_append_goes_to_the_end_after_a_notification_between_size_and_write(
@@ -172,15 +182,10 @@ def test_append_goes_to_the_end_after_a_notification_between_size_and_write(
         m.hold("getxattr", "after")
         with running(os.write, fd, b"two ") as writing:
             m.wait_held()
-            m.model.put("f", _FIRST.ljust(200, b"x"))
-            m.call("inval_attributes", "f")
+            _grow(m)
             m.release()
             assert writing.result() == 4
-        before = bytes(m.call("inode", "f").data)
-        assert len(before) == 200
-        os.write(fd, b"three")
-        os.close(fd)
-        assert bytes(m.call("inode", "f").data) == before + b"three"
+        _append_to_the_grown_file(m, fd)
 
 
 def test_append_goes_to_the_end_after_a_write_that_failed(mountpoint: Path) -> None:
@@ -268,9 +273,7 @@ def test_append_goes_to_an_announced_end_with_direct_io_of_the_daemon(
         make(m, "f", _FIRST)
         fd = _opened(m)
         os.write(fd, b"one ")
-        longer = bytes(m.call("inode", "f").data).ljust(200, b"x")
-        m.model.put("f", longer)
-        m.call("inval_attributes", "f")
+        longer = _grow(m)
         os.write(fd, b"two ")
         assert bytes(m.call("inode", "f").data) == longer + b"two "
         os.close(fd)

@@ -12,9 +12,12 @@ import os
 import struct
 import termios
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.guest.support.backing_files import make
-from tests.guest.support.daemons import Mount, eventually, force_stat, mounted, running
+from tests.guest.support.daemons import Call, Mount, eventually, force_stat, mounted, running
 from tests.guest.support.file_data import BLOCK, fill
 from tests.guest.support.file_pages import LONG, libc, random_view, sent
 from tests.guest.support.manual_daemon import DEADLINE_S, until
@@ -485,42 +488,16 @@ def test_file_that_a_notification_lengthened_during_a_write_shows_no_zeros(
         assert b"\0" not in seen
 
 
+@pytest.mark.parametrize("stores", [False, True], ids=["alone", "store_waits"])
 def test_last_page_of_a_write_shows_no_zeros_before_the_reply_that_lengthened_the_file_drops_it(
-    mountpoint: Path,
+    mountpoint: Path, stores: bool
 ) -> None:
-    """The new size is a whole number of pages. The reply waits for the READ of page 0."""
-    data = fill("d", BLOCK) + b"d" * 100
-    with mounted(mountpoint, open_flags=_KEEP, **LONG) as m:
-        make(m, "f", data)
-        fd = os.open(m / "f", os.O_RDWR)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
-        assert os.pread(fd, BLOCK, BLOCK) == b"d" * 100
-        m.hold("write", "before")
-        with running(os.pwrite, fd, b"ww", BLOCK) as writing:
-            m.wait_held()
-            m.hold("read", "before")
-            with running(os.pread, fd, BLOCK, 0) as filling:
-                m.wait_held(2)
-                m.model.put("f", data + b"n" * (BLOCK - 100))
-                with running(force_stat, fd) as asking:
-                    until(lambda: asking.done() or m.keeps_waiting(asking, 2))
-                    with running(os.pread, fd, BLOCK, BLOCK) as reading:
-                        until(lambda: reading.done() or m.keeps_waiting(reading, 2))
-                        m.release()
-                        assert writing.result() == 2
-                        filling.result()
-                        asking.result()
-                        seen = reading.result()
-        os.close(fd)
-        assert b"\0" not in seen
+    """The new size is a whole number of pages. The reply waits for the READ of page 0.
 
-
-def test_last_page_of_a_write_shows_no_zeros_while_a_store_waits_for_the_write(
-    mountpoint: Path,
-) -> None:
-    """The store holds the page's lock almost always."""
+    A store that waits for the WRITE holds the page's lock almost always.
+    """
     data = fill("d", BLOCK) + b"d" * 100
-    with mounted(mountpoint, open_flags=_KEEP, **LONG) as m:
+    with mounted(mountpoint, open_flags=_KEEP, **LONG) as m, contextlib.ExitStack() as calls:
         make(m, "f", data)
         fd = os.open(m / "f", os.O_RDWR)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
@@ -532,26 +509,27 @@ def test_last_page_of_a_write_shows_no_zeros_while_a_store_waits_for_the_write(
                 view[BLOCK + 8 : BLOCK + 10] = b"ss"
 
         m.hold("write", "before")
-        with running(os.pwrite, fd, b"ww", BLOCK) as writing:
-            m.wait_held()
-            m.hold("read", "before")
-            with running(os.pread, fd, BLOCK, 0) as filling:
-                m.wait_held(2)
-                with running(store) as storing:
-                    until(lambda: storing.sleeps_in("efuse_page_mkwrite"))
-                    m.model.put("f", data + b"n" * (BLOCK - 100))
-                    with running(force_stat, fd) as asking:
-                        until(lambda: asking.done() or m.keeps_waiting(asking, 2))
-                        with running(os.pread, fd, BLOCK, BLOCK) as reading:
-                            until(lambda: reading.done() or m.keeps_waiting(reading, 2))
-                            m.release()
-                            assert writing.result() == 2
-                            filling.result()
-                            asking.result()
-                            seen = reading.result()
-                    storing.result()
+        writing = calls.enter_context(running(os.pwrite, fd, b"ww", BLOCK))
+        m.wait_held()
+        m.hold("read", "before")
+        filling = calls.enter_context(running(os.pread, fd, BLOCK, 0))
+        m.wait_held(2)
+        others: list[Call[Any]] = [filling]
+        if stores:
+            storing = calls.enter_context(running(store))
+            until(lambda: storing.sleeps_in("efuse_page_mkwrite"))
+            others.append(storing)
+        m.model.put("f", data + b"n" * (BLOCK - 100))
+        asking = calls.enter_context(running(force_stat, fd))
+        until(lambda: asking.done() or m.keeps_waiting(asking, 2))
+        reading = calls.enter_context(running(os.pread, fd, BLOCK, BLOCK))
+        until(lambda: reading.done() or m.keeps_waiting(reading, 2))
+        m.release()
+        assert writing.result() == 2
+        for call in (*others, asking):
+            call.result()
+        assert b"\0" not in reading.result()
         os.close(fd)
-        assert b"\0" not in seen
 
 
 def test_page_that_a_write_takes_after_the_size_arrived_shows_no_zeros(mountpoint: Path) -> None:
