@@ -400,5 +400,8 @@ ssize_t efuse_file_write(struct kiocb *iocb, struct iov_iter *from, efuse_iter_t
 	inode_unlock(inode);
 	if (done > 0)
 		done = generic_write_sync(iocb, done);
-	return left && done >= 0 ? efuse_file_rest(iocb, from, ordinary, done) : done;
+	if (left && done >= 0)
+		done = efuse_file_rest(iocb, from, ordinary, done);
+	/* As in FUSE: some callers, such as the loop device, take any bytes for all of them. */
+	return done > 0 && !is_sync_kiocb(iocb) && iov_iter_count(from) ? -EIO : done;
 }

@@ -265,6 +265,48 @@ def test_append_goes_to_the_end_after_a_create_that_found_the_file(mountpoint: P
         os.close(fd)
 
 
+def test_append_goes_to_the_end_if_the_reply_of_a_create_crosses_the_size(
+    mountpoint: Path,
+) -> None:
+    """FUSE believes the older reply of a CREATE, and drops the one with the size.
+
+    The size counts as valid then, and the append overwrites what was appended before.
+    """
+    with mounted(
+        mountpoint,
+        consistency="exclusive",
+        declare=("nodeid_per_file",),
+        open_flags=FOPEN_NOFLUSH,
+        **LONG,
+    ) as m:
+        first = fill("b", 100)
+        make(m, "f", first)
+        fd = os.open(m / "f", os.O_WRONLY | os.O_APPEND)
+        os.write(fd, b"one ")
+        m.hold("lookup", "after", b"g")
+        m.hold("create", "after", b"g")
+        opening = _Opening(m / "g", os.O_WRONLY | os.O_CREAT)
+        m.wait_held()  # the name does not exist
+        m.model.hard_link("f", "g")
+        m.call("inval_attributes", "f")
+        m.release("lookup")
+        m.wait_held()  # the reply has the size that the file has now
+        os.write(fd, b"two ")
+        os.write(fd, b"three ")
+        m.call("inval_attributes", "f")
+        m.hold("getattr", "after")
+        with running(os.write, fd, b"four") as writing:
+            m.wait_held(2)
+            m.release("create")
+            created = opening.result()
+            m.release()
+            assert writing.result() == 4
+        data = bytes(m.call("inode", "f").data)
+        os.close(created)
+        os.close(fd)
+        assert data == first + b"one two three four"
+
+
 @pytest.mark.parametrize("flags", [0, FOPEN_DIRECT_IO])
 def test_append_goes_to_an_announced_end_with_direct_io_of_the_daemon(
     mountpoint: Path, flags: int

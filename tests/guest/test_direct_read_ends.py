@@ -13,7 +13,7 @@ import pytest
 from tests.guest.support.backing_files import make
 from tests.guest.support.daemons import force_stat, mounted, running
 from tests.guest.support.data_cache import cached
-from tests.guest.support.file_data import BLOCK, SIZE, fill, read_direct
+from tests.guest.support.file_data import BLOCK, SIZE, fill, pread_direct, read_direct
 from tests.guest.support.file_pages import LONG
 from tests.guest.support.manual_daemon import until
 from tests.guest.support.wire import FOPEN_KEEP_CACHE, FOPEN_NOFLUSH, FUSE_WRITEBACK_CACHE
@@ -21,12 +21,6 @@ from tests.guest.support.wire import FOPEN_KEEP_CACHE, FOPEN_NOFLUSH, FUSE_WRITE
 _KEEP = FOPEN_NOFLUSH | FOPEN_KEEP_CACHE
 _ASYNC_DIO = 1 << 15
 _both_ways = pytest.mark.parametrize("dio", [0, _ASYNC_DIO], ids=["dio", "async_dio"])
-
-
-def _read(fd: int, size: int, offset: int) -> bytes:
-    """Read by one preadv(2) into aligned memory."""
-    with mmap.mmap(-1, -(-size // BLOCK) * BLOCK) as buffer, memoryview(buffer) as view:
-        return bytes(view[: os.preadv(fd, [view[:size]], offset)])
 
 
 @_both_ways
@@ -103,7 +97,7 @@ def test_rest_of_a_direct_read_shows_no_zeros_if_the_file_grows_while_its_pages_
             with running(os.pwrite, fd, b"ww", BLOCK) as writing:
                 m.wait_held(2)
                 m.call("pause")
-                with running(_read, direct, BLOCK, BLOCK) as reading:
+                with running(pread_direct, direct, BLOCK, BLOCK) as reading:
                     until(lambda: "fuse_direct_IO" in reading.within() and reading.sleeps())
                     m.connection.invalidate()  # the pages are void; the locked one stays
                     m.call("resume")
@@ -132,13 +126,13 @@ def test_rest_of_a_direct_read_that_fuse_cut_short_shows_no_zeros(mountpoint: Pa
         direct = os.open(m / "f", os.O_RDONLY | os.O_DIRECT)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
         m.call("reads")
-        assert _read(direct, 8 << 20, 0) == b"d" * 100
+        assert pread_direct(direct, 8 << 20, 0) == b"d" * 100
         size = sum(asked for _, asked in m.call("reads"))
         assert BLOCK <= size < 8 << 20
         old = b"d" * (size + 100)
         m.model.put("f", old)  # FUSE still knows 100 bytes
         m.hold("read", "after")
-        with running(_read, direct, size + BLOCK, 0) as reading:
+        with running(pread_direct, direct, size + BLOCK, 0) as reading:
             m.wait_held()
             assert force_stat(fd).st_size == size + 100
             assert os.pread(fd, BLOCK, size) == b"d" * 100

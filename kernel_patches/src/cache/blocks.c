@@ -330,17 +330,17 @@ static size_t efuse_data_moved(const struct fuse_args *args)
 
 /*
  * Does the file end at @end, where the @moved bytes of a READ end? A READ that got all its bytes
- * may end there, too: in exclusive mode FUSE knows the size of the file.
+ * may end there, too, if the size of the file is known.
  */
 static bool efuse_read_to_end(const struct efuse_req *req, u64 end, size_t moved)
 {
-	const struct fuse_conn *fc = req->fm->fc;
+	u64 size;
 
 	if (req->args->opcode != FUSE_READ)
 		return false;
 	return moved < efuse_arg_size(req->args) ||
-	       (READ_ONCE(req->ec->consistency) == EFUSE_EXCLUSIVE && !fc->writeback_cache &&
-		end % EFUSE_BLOCK_SIZE && end == efuse_inode_size(req->fm, req->args->nodeid));
+	       (end % EFUSE_BLOCK_SIZE &&
+		efuse_size_known(req->ec, req->fm, req->args->nodeid, &size) && end == size);
 }
 
 /**

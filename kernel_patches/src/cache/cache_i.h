@@ -257,6 +257,8 @@ void efuse_strip(struct fuse_args *args);
 void efuse_size_issue(const struct efuse_conn *ec, struct fuse_mount *fm, struct fuse_args *args);
 void efuse_size_written(const struct efuse_conn *ec, struct fuse_mount *fm,
 			const struct fuse_args *args, const struct efuse_changes *ch);
+bool efuse_size_known(const struct efuse_conn *ec, struct fuse_mount *fm, u64 nodeid, u64 *size);
+void efuse_size_learn(struct fuse_mount *fm, u64 nodeid, u64 epoch, u64 size);
 int efuse_size_update(struct file *file);
 
 /* kept.c */
@@ -272,6 +274,7 @@ static inline bool efuse_time_extended(u64 time)
 void efuse_time_extend(u16 bucket, u64 epoch, u64 *secs, u32 *nsecs);
 bool efuse_time_ended(const struct efuse_conn *ec, u64 time);
 bool efuse_shared(const struct efuse_conn *ec, const struct fuse_attr *attr);
+bool efuse_shared_inode(const struct efuse_conn *ec, const struct inode *inode);
 bool efuse_shared_nodeid(struct fuse_mount *fm, u64 nodeid);
 bool efuse_kept(const struct efuse_conn *ec, struct fuse_mount *fm, u64 nodeid);
 bool efuse_refresh_nodeid(struct fuse_mount *fm, u64 nodeid);

@@ -234,15 +234,14 @@ void efuse_changes_of(struct efuse_changes *ch, const struct fuse_args *args)
 	efuse_changes_inode(ch, 0, EFUSE_KIND_VOLUME);
 }
 
-/*
- * May a WRITE make its file longer? FUSE knows the daemon's size of the file only if this mount is
- * the only writer and FUSE sends each write immediately.
- */
+/* May a WRITE make its file longer, as far as is known when it is issued? */
 static bool efuse_write_extends(struct efuse_conn *ec, struct fuse_mount *fm,
 				const struct fuse_args *args)
 {
-	return fm->fc->writeback_cache || READ_ONCE(ec->consistency) != EFUSE_EXCLUSIVE ||
-	       efuse_arg_offset(args) + efuse_arg_size(args) > efuse_inode_size(fm, args->nodeid);
+	u64 size;
+
+	return !efuse_size_known(ec, fm, args->nodeid, &size) ||
+	       efuse_arg_offset(args) + efuse_arg_size(args) > size;
 }
 
 /**
@@ -280,9 +279,16 @@ void efuse_changes_begin(struct efuse_changes *ch, struct efuse_conn *ec, struct
 void efuse_changes_end(struct efuse_changes *ch, struct efuse_conn *ec, struct fuse_mount *fm,
 		       const struct fuse_args *args, bool succeeded)
 {
+	const u16 attr = efuse_bucket_inode(args->nodeid, EFUSE_KIND_ATTR);
+	bool own = false;
+
 	efuse_epoch_end(ec, ch, args->efuse.epoch);
 	if (succeeded)
 		efuse_size_written(ec, fm, args, ch);
+	/* The file may have become shorter after it was known that the WRITE does not extend it. */
+	if (args->opcode == FUSE_WRITE && !args->efuse.extends &&
+	    !efuse_epoch_holds(ec, ch, attr, args->efuse.epoch, &own))
+		efuse_epoch_bump(ec, efuse_bucket_inode(args->nodeid, EFUSE_KIND_EOF));
 }
 
 /* Does the reply mean that the daemon does not implement the request? Then nothing has changed. */

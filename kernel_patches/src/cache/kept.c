@@ -158,7 +158,7 @@ bool efuse_shared(const struct efuse_conn *ec, const struct fuse_attr *attr)
 	return attr->nlink > 1 && !S_ISDIR(attr->mode) && !READ_ONCE(ec->nodeid_per_file);
 }
 
-static bool efuse_shared_inode(const struct efuse_conn *ec, const struct inode *inode)
+bool efuse_shared_inode(const struct efuse_conn *ec, const struct inode *inode)
 {
 	return !S_ISDIR(inode->i_mode) && !READ_ONCE(ec->nodeid_per_file) &&
 	       (inode->i_nlink > 1 ||
@@ -308,7 +308,7 @@ static void efuse_expire_inode(struct fuse_conn *fc, struct inode *inode)
 
 	spin_lock(&fi->lock);
 	fi->i_time = 0;
-	fi->efuse_size.epoch = 0;
+	WRITE_ONCE(fi->efuse_size.epoch, 0);
 	/* Replies that are on their way are void, too. */
 	fi->attr_version = atomic64_inc_return(&fc->attr_version);
 	spin_unlock(&fi->lock);

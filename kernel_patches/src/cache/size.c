@@ -1,70 +1,158 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The size of a file in exclusive mode. FUSE's size is true until another change than a WRITE of
- * this mount: a WRITE that succeeds leaves the file as long as FUSE says afterwards. But each WRITE
- * ends the attributes of its file, whose times only the daemon knows. So the inode has a size of its
- * own, with an epoch at which it was true. It is still true while the bucket of the attributes has
- * no later epoch. A WRITE replaces both by its own epoch and end if the size was true when the WRITE
- * was issued, and nothing else has changed the bucket since.
+ * The size of a file in exclusive mode. FUSE's own size does not tell whether it is the daemon's:
+ * it stays when a notification ends it, FUSE drops replies that something else has crossed, and sets
+ * it where no request ends (open(2) with O_TRUNC, replies that are older than a WRITE). So the inode
+ * has a second size, with the epoch at which it was true. It comes from replies with attributes. It
+ * is still true while the bucket of the attributes has no later epoch.
  *
- * FUSE also sets its size where no request ends: open(2) with O_TRUNC, when it gets the inode's
- * lock, and replies that are older than a WRITE. So the size counts only if FUSE has the same one.
+ * A WRITE ends the attributes of its file, whose times only the daemon knows. But it leaves the file
+ * as long as its own end tells. So it replaces size and epoch by its own if the size was true when
+ * the WRITE was issued, and nothing else has changed the bucket since.
  */
 #include "cache_i.h"
 
+#include <linux/pagemap.h>
 #include <linux/sched/signal.h>
+
+/* How often an append asks for the size if notifications cross each reply. */
+#define EFUSE_SIZE_ROUNDS	8
 
 static u16 efuse_size_bucket(u64 nodeid)
 {
 	return efuse_bucket_inode(nodeid, EFUSE_KIND_ATTR);
 }
 
-/* Does FUSE know the sizes of files without write-back as long as nothing ends them? */
-static bool efuse_size_kept(const struct efuse_conn *ec, const struct fuse_conn *fc)
+/* Are sizes of files known as long as nothing ends them? Not if changes come by another nodeid. */
+static bool efuse_size_kept(const struct efuse_conn *ec, const struct inode *inode)
 {
 	return READ_ONCE(ec->consistency) == EFUSE_EXCLUSIVE && rcu_access_pointer(ec->ops) &&
-	       !fc->writeback_cache;
+	       !get_fuse_conn((struct inode *)inode)->writeback_cache &&
+	       !efuse_shared_inode(ec, inode);
 }
 
-/* Take size and epoch from the attributes, if their timeout is extended. */
-static void efuse_size_came(struct fuse_inode *fi)
+/* Set both values, for efuse_size_read(). Under fuse_inode.lock. */
+static void efuse_size_set(struct efuse_size *known, u64 epoch, loff_t size)
 {
-	struct efuse_size *known = &fi->efuse_size;
+	WRITE_ONCE(known->epoch, 0);
+	smp_wmb(); /* A reader that sees the new size sees that the old epoch is gone. */
+	WRITE_ONCE(known->size, size);
+	smp_wmb(); /* A reader that sees the new epoch sees the new size. */
+	WRITE_ONCE(known->epoch, epoch);
+}
+
+/* Read the size that is known. Returns its epoch, or 0 if none is known at this moment. */
+static u64 efuse_size_read(const struct efuse_size *known, u64 *size)
+{
+	u64 epoch = READ_ONCE(known->epoch);
+
+	smp_rmb(); /* Pairs with efuse_size_set(). */
+	*size = READ_ONCE(known->size);
+	smp_rmb(); /* Pairs with efuse_size_set(). */
+	return epoch == READ_ONCE(known->epoch) ? epoch : 0;
+}
+
+/* Is a size known that is true? */
+static bool efuse_size_true(const struct efuse_conn *ec, const struct fuse_inode *fi, u64 *size)
+{
+	u64 epoch = efuse_size_read(&fi->efuse_size, size);
+
+	return epoch && efuse_epoch_valid(ec, efuse_size_bucket(fi->nodeid), epoch);
+}
+
+/**
+ * efuse_size_known - does the kernel know the size that a file has for the daemon?
+ * @ec: connection
+ * @fm: mount
+ * @nodeid: nodeid of the file
+ * @size: set to the size in bytes
+ *
+ * Context: any; the lock of struct fuse_inode may be held.
+ */
+bool efuse_size_known(const struct efuse_conn *ec, struct fuse_mount *fm, u64 nodeid, u64 *size)
+{
+	struct inode *inode;
+	bool known;
+
+	rcu_read_lock();
+	inode = efuse_inode_rcu(fm, nodeid);
+	known = inode && efuse_size_kept(ec, inode) &&
+		efuse_size_true(ec, get_fuse_inode(inode), size);
+	rcu_read_unlock();
+	return known;
+}
+
+/**
+ * efuse_size_learn - a file had a size at an epoch
+ * @fm: mount
+ * @nodeid: nodeid of the file
+ * @epoch: the epoch; no later change of the attributes is known
+ * @size: the size in bytes
+ */
+void efuse_size_learn(struct fuse_mount *fm, u64 nodeid, u64 epoch, u64 size)
+{
+	struct fuse_inode *fi;
+	struct inode *inode;
+
+	rcu_read_lock();
+	inode = efuse_inode_rcu(fm, nodeid);
+	if (inode) {
+		fi = get_fuse_inode(inode);
+		spin_lock(&fi->lock);
+		if (epoch >= fi->efuse_size.epoch)
+			efuse_size_set(&fi->efuse_size, epoch, size);
+		spin_unlock(&fi->lock);
+	}
+	rcu_read_unlock();
+}
+
+/*
+ * Give FUSE the size that is known. FUSE may have dropped the reply that brought it, or have taken an
+ * older one since. Returns whether a size is known. The inode is locked.
+ */
+static bool efuse_size_apply(const struct efuse_conn *ec, struct inode *inode)
+{
+	struct fuse_conn *fc = get_fuse_conn(inode);
+	struct fuse_inode *fi = get_fuse_inode(inode);
+	loff_t old;
+	bool known;
+	u64 size;
 
 	spin_lock(&fi->lock);
-	if (efuse_time_extended(fi->i_time) && !(fi->inval_mask & STATX_SIZE)) {
-		known->epoch = fi->i_time & EFUSE_TIME_EPOCH;
-		known->size = i_size_read(&fi->inode);
+	old = i_size_read(inode);
+	known = efuse_size_true(ec, fi, &size);
+	if (known && size != old) {
+		fi->attr_version = atomic64_inc_return(&fc->attr_version);
+		i_size_write(inode, size);
 	}
 	spin_unlock(&fi->lock);
+	if (known && size != old) {
+		efuse_pages_cut(inode, old, size);
+		if (!fc->explicit_inval_data)
+			invalidate_inode_pages2(inode->i_mapping);
+	}
+	return known;
 }
 
-/* Is FUSE's size of a file true? */
-static bool efuse_size_true(const struct efuse_conn *ec, struct fuse_inode *fi)
-{
-	struct efuse_size known;
-
-	spin_lock(&fi->lock);
-	known = fi->efuse_size;
-	spin_unlock(&fi->lock);
-	return known.epoch && known.size == i_size_read(&fi->inode) &&
-	       efuse_epoch_valid(ec, efuse_size_bucket(fi->nodeid), known.epoch);
-}
-
-/* Ask the daemon for the size, until no change crosses its reply, which FUSE drops then. */
-static int efuse_size_ask(struct file *file)
+/* Ask the daemon for the size, until no change crosses its reply. */
+static int efuse_size_ask(const struct efuse_conn *ec, struct file *file)
 {
 	struct inode *inode = file_inode(file);
-	struct fuse_inode *fi = get_fuse_inode(inode);
+	unsigned int round;
 	int err;
 
-	do {
+	for (round = 0; round < EFUSE_SIZE_ROUNDS; round++) {
 		fuse_invalidate_attr_mask(inode, STATX_SIZE);
 		err = fuse_update_attributes(inode, file, STATX_SIZE);
-		if (err || !(READ_ONCE(fi->inval_mask) & STATX_SIZE))
+		if (err)
 			return err;
-	} while (!fatal_signal_pending(current));
-	return -EINTR;
+		if (efuse_size_apply(ec, inode) ||
+		    !(READ_ONCE(get_fuse_inode(inode)->inval_mask) & STATX_SIZE))
+			return 0;
+		if (fatal_signal_pending(current))
+			return -EINTR;
+	}
+	return 0;
 }
 
 /**
@@ -73,7 +161,7 @@ static int efuse_size_ask(struct file *file)
  *
  * The daemon is asked if something else than a WRITE of this mount has ended the size. Does nothing
  * in the other modes, where the file may become longer at any time, and in a mount with write-back,
- * where FUSE decides the size.
+ * where FUSE decides the size. If a notification crosses each reply, FUSE's size is used in the end.
  *
  * Context: process context, may sleep.
  * Return: 0 or a negative errno
@@ -82,23 +170,15 @@ int efuse_size_update(struct file *file)
 {
 	struct inode *inode = file_inode(file);
 	struct fuse_conn *fc = get_fuse_conn(inode);
-	struct fuse_inode *fi = get_fuse_inode(inode);
 	const struct efuse_conn *ec = efuse_conn_get(fc);
-	int err;
+	u64 size;
 
 	if (!ec || READ_ONCE(ec->consistency) != EFUSE_EXCLUSIVE || fc->writeback_cache)
 		return 0;
-	if (!efuse_size_kept(ec, fc))
-		return efuse_size_ask(file);
-	if (efuse_size_true(ec, fi))
+	if (efuse_size_kept(ec, inode) && efuse_size_true(ec, get_fuse_inode(inode), &size) &&
+	    size == i_size_read(inode))
 		return 0;
-	efuse_size_came(fi);
-	if (efuse_size_true(ec, fi))
-		return 0;
-	err = efuse_size_ask(file);
-	if (!err)
-		efuse_size_came(fi);
-	return err;
+	return efuse_size_ask(ec, file);
 }
 
 /**
@@ -110,29 +190,28 @@ int efuse_size_update(struct file *file)
 void efuse_size_issue(const struct efuse_conn *ec, struct fuse_mount *fm, struct fuse_args *args)
 {
 	struct inode *inode;
-	u64 epoch;
+	u64 epoch = 0;
 
 	args->efuse.size_epoch = 0;
-	if (args->opcode != FUSE_WRITE || !efuse_size_kept(ec, fm->fc))
+	if (args->opcode != FUSE_WRITE)
 		return;
 	rcu_read_lock();
 	inode = efuse_inode_rcu(fm, args->nodeid);
-	epoch = inode ? READ_ONCE(get_fuse_inode(inode)->efuse_size.epoch) : 0;
+	if (inode && efuse_size_kept(ec, inode))
+		epoch = READ_ONCE(get_fuse_inode(inode)->efuse_size.epoch);
 	rcu_read_unlock();
 	if (epoch && efuse_epoch_single(ec, efuse_size_bucket(args->nodeid), epoch))
 		args->efuse.size_epoch = epoch;
 }
 
 /* A WRITE that ended at @end has the epoch @epoch. Before, the size was true since @since. */
-static void efuse_size_set(struct fuse_inode *fi, u64 since, loff_t end, u64 epoch)
+static void efuse_size_move(struct fuse_inode *fi, u64 since, loff_t end, u64 epoch)
 {
 	struct efuse_size *known = &fi->efuse_size;
 
 	spin_lock(&fi->lock);
-	if (known->epoch == since) {
-		known->size = max(known->size, end);
-		WRITE_ONCE(known->epoch, epoch);
-	}
+	if (known->epoch == since)
+		efuse_size_set(known, epoch, max(known->size, end));
 	spin_unlock(&fi->lock);
 }
 
@@ -158,8 +237,8 @@ void efuse_size_written(const struct efuse_conn *ec, struct fuse_mount *fm,
 	rcu_read_lock();
 	inode = efuse_inode_rcu(fm, args->nodeid);
 	if (inode)
-		efuse_size_set(get_fuse_inode(inode), args->efuse.size_epoch,
-			       efuse_arg_offset(args) + out->size, ch->epoch);
+		efuse_size_move(get_fuse_inode(inode), args->efuse.size_epoch,
+				efuse_arg_offset(args) + out->size, ch->epoch);
 	rcu_read_unlock();
 }
 

@@ -53,6 +53,18 @@ static void efuse_extend_attr(const struct efuse_req *req, const struct efuse_ch
 		efuse_extend_one(req, ch, efuse_bucket_inode(nodeid, EFUSE_KIND_ATTR), secs, nsecs);
 }
 
+/* The reply of a GETATTR or SETATTR tells the size, unless something else has changed it since. */
+static void efuse_learn_size(const struct efuse_req *req, const struct efuse_changes *ch,
+			     u64 nodeid, const struct fuse_attr *attr)
+{
+	u64 epoch = req->args->efuse.epoch;
+	bool own = false;
+
+	if (S_ISREG(attr->mode) &&
+	    efuse_epoch_holds(req->ec, ch, efuse_bucket_inode(nodeid, EFUSE_KIND_ATTR), epoch, &own))
+		efuse_size_learn(req->fm, nodeid, own ? ch->epoch : epoch, attr->size);
+}
+
 static void efuse_extend_entry(const struct efuse_req *req, const struct efuse_changes *ch,
 			       const char *name, u32 len, struct fuse_entry_out *entry)
 {
@@ -129,9 +141,11 @@ static void efuse_extend_exclusive(struct efuse_req *req, const struct efuse_cha
 
 	if (entry)
 		efuse_extend_entry(req, ch, name, len, entry);
-	if (attr)
+	if (attr) {
 		efuse_extend_attr(req, ch, args->nodeid, &attr->attr, &attr->attr_valid,
 				  &attr->attr_valid_nsec);
+		efuse_learn_size(req, ch, args->nodeid, &attr->attr);
+	}
 	if (open && !(efuse_arg_flags(args) & O_TRUNC))
 		efuse_extend_open(req, entry ? entry->nodeid : args->nodeid, open);
 	if (args->opcode == FUSE_READDIRPLUS)

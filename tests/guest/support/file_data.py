@@ -30,12 +30,17 @@ def read(path: str, size: int = 1 << 20, offset: int = 0, flags: int = 0) -> byt
         os.close(fd)
 
 
+def pread_direct(fd: int, size: int, offset: int) -> bytes:
+    """Read by one preadv(2) into aligned memory."""
+    with mmap.mmap(-1, -(-size // BLOCK) * BLOCK) as buffer, memoryview(buffer) as view:
+        return bytes(view[: os.preadv(fd, [view[:size]], offset)])
+
+
 def read_direct(path: str, size: int, offset: int = 0) -> bytes:
     """Read past FUSE's page cache."""
-    buffer = mmap.mmap(-1, -(-size // BLOCK) * BLOCK)
     fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
     try:
-        return buffer[: os.preadv(fd, [memoryview(buffer)[:size]], offset)]
+        return pread_direct(fd, size, offset)
     finally:
         os.close(fd)
 
