@@ -113,6 +113,12 @@ EVENTS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "a shared, writable mapping through FUSE passthrough": ("efuse_passthrough_mapped", (), ()),
     "EFUSE_IOC_MAP, EFUSE_IOC_UNMAP": ("efuse_backed_changed", (), ()),
     "a READ of a backing file that has changed": ("efuse_content_seen", (), ()),
+    "another change of the file during a WRITE that was known not to lengthen it": (
+        "efuse_size_crossed",
+        (),
+        (),
+    ),
+    "FUSE sets the size to 0 in open(2) with O_TRUNC": ("efuse_size_cut", ("ec",), ()),
     "AT_STATX_FORCE_SYNC": ("efuse_force_sync", (), ()),
     "a permission check that asks for a list": ("efuse_permission", (), ()),
 }

@@ -370,7 +370,7 @@ class Inodes:
             st = status(directory, name) if parent.mount.is_local else None
             if st is not None and st.mount == parent.mount.number and not self.mounts.altered:
                 node = self._by_key.get(_key(parent.mount, st))
-                if node is None or (node.fd >= 0 and node.kind == stat.S_IFMT(st.mode)):
+                if node is None or _is_certain(node, st):
                     return node
             fd = os.open(name, _FIND, dir_fd=directory)
         except FileNotFoundError:
@@ -489,8 +489,7 @@ class Inodes:
                 self._name(node, parent, name)
                 self._put_aside()
                 return node, st
-            if node.fd >= 0 and node.kind == stat.S_IFMT(st.mode):
-                # The descriptor of the node keeps the number from being used again.
+            if _is_certain(node, st):
                 os.close(fd)
                 self._found_again(node, parent, name)
                 return node, st
@@ -520,7 +519,7 @@ class Inodes:
             return None  # opening the name fails, too, or the name is there again
         if st.mount != mount.number or self.mounts.altered:
             return None
-        if _key(mount, st) != key or node.fd < 0 or node.kind != stat.S_IFMT(st.mode):
+        if _key(mount, st) != key or not _is_certain(node, st):
             return None
         self._found_again(node, parent, name)
         return node, st
@@ -915,7 +914,7 @@ class Inodes:
         if node.kind != stat.S_IFMT(found.status.mode):
             return False
         if node.fd < 0:
-            return node.handle is None or node.handle == file_handle(found.fd)
+            return _has_handle_of(node, found)
         if keeps_numbers(node.mount.kind):
             return True
         handle = file_handle(found.fd)
@@ -925,7 +924,7 @@ class Inodes:
         if self._goes_by_names(node):
             return self._is_there(node)
         was_removed = found.status.links > 0 and status(node.fd).links == 0
-        return handle is None and not was_removed
+        return handle is None and file_handle(node.fd) is None and not was_removed
 
     def _is_there(self, node: Node) -> bool:
         """Tell whether *node* can be found by its descriptor or, unless it is pinned, by a name."""
@@ -1052,7 +1051,8 @@ class Inodes:
         finally:
             os.close(directory)
         found = self._look(fd)
-        if found.key != node.key or stat.S_IFMT(found.status.mode) != node.kind:
+        is_same = stat.S_IFMT(found.status.mode) == node.kind and _has_handle_of(node, found)
+        if found.key != node.key or not is_same:
             found.close()
             raise _stale(node)
         return found
@@ -1147,6 +1147,20 @@ class Losing:
 
     def __exit__(self, kind: object, *_: object) -> None:
         self._inodes.unpin(self._node, lost=self._name if kind is None else None)
+
+
+def _has_handle_of(node: Node, found: Found) -> bool:
+    """Tell whether *found* has the handle of *node*, unless the node has a descriptor or none."""
+    return node.fd >= 0 or node.handle is None or node.handle == file_handle(found.fd)
+
+
+def _is_certain(node: Node, st: Status) -> bool:
+    """Tell whether a file with the key of *node* on a local file system is certainly that node.
+
+    The descriptor of the node keeps the inode number from being used again, and its file system
+    keeps the device number.
+    """
+    return node.fd >= 0 and node.mount.is_local and node.kind == stat.S_IFMT(st.mode)
 
 
 def _key(mount: LowerMount, st: Status) -> Key:

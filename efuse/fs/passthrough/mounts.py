@@ -10,7 +10,7 @@ import select
 
 from efuse.control.mounts import MOUNTINFO, Mount, read_table
 from efuse.fs.forking import Maker
-from efuse.fs.passthrough.stacking import FUSE, is_local, is_of_fuse
+from efuse.fs.passthrough.stacking import FUSE, is_local, kind_by_row
 from efuse.fs.passthrough.syscalls import Status, check_write_access, file_system_type
 
 __all__ = ["LowerMount", "LowerMounts"]
@@ -47,7 +47,8 @@ class LowerMount:
         self.number = number
         self.uses = 0
         self.row = row
-        self.kind = FUSE if row is not None and is_of_fuse(row) else _kind_at(fd)
+        kind = kind_by_row(row)
+        self.kind = _kind_at(fd) if kind is None else kind
         self.is_local = is_local(self.kind)
         self.rights = _rights_of(row) if row is not None else _rights_at(fd)
         self._by_handle = -1

@@ -14,9 +14,9 @@ __all__ = [
     "forgets_handles",
     "has_inode_per_file",
     "is_local",
-    "is_of_fuse",
     "is_there_twice",
     "keeps_numbers",
+    "kind_by_row",
     "may_show_again",
     "parts_hard_links",
 ]
@@ -30,11 +30,13 @@ _NFS, _SMB, _CIFS, _SMB2 = 0x6969, 0x517B, 0xFF534D42, 0xFE534D42
 _9P, _AFS, _CEPH, _CODA, _LUSTRE = 0x01021997, 0x5346414F, 0xC36400, 0x73757245, 0xBD00BD0
 _KAFS, _ORANGEFS, _VBOXSF, _DEVPTS = 0x6B414653, 0x20030528, 0x786F4256, 0x1CD1
 _EXT, _XFS, _BTRFS, _F2FS, _TMPFS = 0xEF53, 0x58465342, 0x9123683E, 0xF2F52010, 0x01021994
-_LOCAL = frozenset({_EXT, _XFS, _BTRFS, _F2FS, _TMPFS})
+_LOCAL = frozenset({_EXT, _XFS, _F2FS, _TMPFS})
 _GIVES_NUMBERS_AGAIN = frozenset(
     {
         *(FUSE, _NFS, _SMB, _CIFS, _SMB2, _9P, _AFS, _KAFS),
         *(_CEPH, _CODA, _LUSTRE, _ORANGEFS, _VBOXSF, _DEVPTS),
+        # A deleted subvolume loses its device number, although descriptors lead into it.
+        _BTRFS,
     }
 )
 _SHOW_OTHER_FILES = frozenset(
@@ -45,9 +47,19 @@ _SHOW_OTHER_FILES = frozenset(
 )
 
 
-def is_of_fuse(mount: Mount) -> bool:
+def _is_of_fuse(mount: Mount) -> bool:
     """Tell whether a FUSE daemon serves the mount, by any transport."""
     return mount.is_fuse or mount.is_efuse or mount.fstype == "virtiofs"
+
+
+def kind_by_row(mount: Mount | None) -> int | None:
+    """Return the type of a file system if the row of its mount tells it better than statfs(2).
+
+    A FUSE daemon need not implement statfs. A 9p server sends the type that its own files have.
+    """
+    if mount is None:
+        return None
+    return FUSE if _is_of_fuse(mount) else _9P if mount.fstype == "9p" else None
 
 
 def depth_above(kind: int, mount: Mount | None) -> int:
@@ -152,7 +164,7 @@ def may_show_again(mounts: Iterable[Mount]) -> bool:
     """
     found = list(mounts)
     return len(found) > 1 and any(
-        is_of_fuse(mount) or mount.fstype in _SHOW_OTHER_FILES for mount in found
+        _is_of_fuse(mount) or mount.fstype in _SHOW_OTHER_FILES for mount in found
     )
 
 
@@ -169,6 +181,6 @@ def has_inode_per_file(kind: int, mounts: Iterable[Mount]) -> bool:
     found = list(mounts)
     return (
         kind not in (FUSE, _OVERLAY)
-        and not any(is_of_fuse(mount) or mount.fstype == "overlay" for mount in found)
+        and not any(_is_of_fuse(mount) or mount.fstype == "overlay" for mount in found)
         and not is_there_twice(found)
     )

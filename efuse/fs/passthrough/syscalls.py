@@ -95,7 +95,10 @@ def status(fd: int, name: bytes = b"", *, fresh: bool = False) -> Status:
     :raises OSError: statx(2) failed.
     """
     buffer = _StatxBuffer()
-    if _libc.statx(fd, name, _FRESH if fresh else _CACHED, _STATX_WANTED, buffer) < 0:
+    if (
+        _libc.statx(fd, ctypes.c_char_p(name), _FRESH if fresh else _CACHED, _STATX_WANTED, buffer)
+        < 0
+    ):
         raise _error()
     mask, links, mode, inode, major, minor, mount = _STATX.unpack_from(buffer)
     device = major << 20 | minor

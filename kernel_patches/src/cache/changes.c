@@ -279,16 +279,10 @@ void efuse_changes_begin(struct efuse_changes *ch, struct efuse_conn *ec, struct
 void efuse_changes_end(struct efuse_changes *ch, struct efuse_conn *ec, struct fuse_mount *fm,
 		       const struct fuse_args *args, bool succeeded)
 {
-	const u16 attr = efuse_bucket_inode(args->nodeid, EFUSE_KIND_ATTR);
-	bool own = false;
-
 	efuse_epoch_end(ec, ch, args->efuse.epoch);
 	if (succeeded)
 		efuse_size_written(ec, fm, args, ch);
-	/* The file may have become shorter after it was known that the WRITE does not extend it. */
-	if (args->opcode == FUSE_WRITE && !args->efuse.extends &&
-	    !efuse_epoch_holds(ec, ch, attr, args->efuse.epoch, &own))
-		efuse_epoch_bump(ec, efuse_bucket_inode(args->nodeid, EFUSE_KIND_EOF));
+	efuse_size_crossed(ec, args, ch);
 }
 
 /* Does the reply mean that the daemon does not implement the request? Then nothing has changed. */

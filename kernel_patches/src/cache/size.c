@@ -243,6 +243,24 @@ void efuse_size_written(const struct efuse_conn *ec, struct fuse_mount *fm,
 }
 
 /**
+ * efuse_size_crossed - may a WRITE have made its file longer after all?
+ * @ec: connection
+ * @args: a request
+ * @ch: the changes that it made, ended
+ *
+ * Another change may have made the file shorter after the WRITE was issued.
+ */
+void efuse_size_crossed(struct efuse_conn *ec, const struct fuse_args *args,
+			const struct efuse_changes *ch)
+{
+	bool own = false;
+
+	if (args->opcode == FUSE_WRITE && !args->efuse.extends &&
+	    !efuse_epoch_holds(ec, ch, efuse_size_bucket(args->nodeid), args->efuse.epoch, &own))
+		efuse_epoch_bump(ec, efuse_bucket_inode(args->nodeid, EFUSE_KIND_EOF));
+}
+
+/**
  * efuse_size_cut - open(2) with O_TRUNC has set FUSE's size of a file to 0, after the daemon's reply
  * @inode: the file, locked
  *
@@ -253,5 +271,5 @@ void efuse_size_cut(struct inode *inode)
 	struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
 
 	if (ec)
-		efuse_epoch_bump(ec, efuse_size_bucket(get_node_id(inode)));
+		efuse_epoch_bump(ec, efuse_bucket_inode(get_node_id(inode), EFUSE_KIND_ATTR));
 }
