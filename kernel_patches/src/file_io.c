@@ -227,10 +227,11 @@ static ssize_t efuse_file_move(struct efuse_conn *ec, struct kiocb *iocb, struct
 /*
  * Let FUSE do the rest after @done bytes. Returns the bytes of both, or a negative errno. The caller
  * of an asynchronous request completes it, since it gets the number of these bytes. So FUSE must not
- * complete it, too: the rest is synchronous.
+ * complete it, too: the rest is synchronous. With @whole an error of the rest is returned in place
+ * of @done.
  */
 static ssize_t efuse_file_rest(struct kiocb *iocb, struct iov_iter *iter, efuse_iter_t ordinary,
-			       ssize_t done)
+			       ssize_t done, bool whole)
 {
 	struct kiocb sync = *iocb;
 	ssize_t rest;
@@ -240,7 +241,9 @@ static ssize_t efuse_file_rest(struct kiocb *iocb, struct iov_iter *iter, efuse_
 	sync.ki_complete = NULL;
 	rest = ordinary(&sync, iter);
 	iocb->ki_pos = sync.ki_pos;
-	return rest < 0 ? done : done + rest;
+	if (rest < 0)
+		return whole ? rest : done;
+	return done + rest;
 }
 
 /*
@@ -285,7 +288,7 @@ ssize_t efuse_file_read(struct kiocb *iocb, struct iov_iter *to, efuse_iter_t or
 	if (inode->i_mapping->nrpages)
 		efuse_refresh_pages(inode);
 	fuse_invalidate_atime(inode);
-	return left ? efuse_file_rest(iocb, to, ordinary, done) : done;
+	return left ? efuse_file_rest(iocb, to, ordinary, done, false) : done;
 }
 
 /* Drop the pages of a WRITE. Returns whether the WRITE may go past the page cache. */
@@ -327,14 +330,16 @@ static int efuse_file_modified(struct kiocb *iocb)
 	return file_remove_privs(file) ?: file_update_time(file);
 }
 
-/* An append goes to the end that the file has now. Returns 0 or a negative errno. */
-static int efuse_file_end(const struct kiocb *iocb)
+/* Does a write depend on the size? If a direct one fails behind the end, FUSE cuts it off there. */
+static bool efuse_write_asks(const struct kiocb *iocb, const struct iov_iter *from)
 {
-	return iocb->ki_flags & IOCB_APPEND ? efuse_size_update(iocb->ki_filp) : 0;
+	return iocb->ki_flags & IOCB_APPEND ||
+	       (iocb->ki_flags & IOCB_DIRECT && iocb->ki_pos + iov_iter_count(from) >
+						i_size_read(file_inode(iocb->ki_filp)));
 }
 
 /**
- * efuse_write_checks - the checks of a write(2) that goes FUSE's own way
+ * efuse_write_checks - the checks of a write(2)
  * @iocb: the file, its inode locked, the position and the flags of the write
  * @from: the caller's buffer
  *
@@ -344,24 +349,32 @@ static int efuse_file_end(const struct kiocb *iocb)
  */
 ssize_t efuse_write_checks(struct kiocb *iocb, struct iov_iter *from)
 {
-	int err = efuse_file_end(iocb);
+	unsigned int round = 0;
+	ssize_t ret;
 
-	return err ?: generic_write_checks(iocb, from);
+	do {
+		ret = efuse_write_asks(iocb, from) ? efuse_size_update(iocb->ki_filp) : 0;
+		ret = ret ?: generic_write_checks(iocb, from);
+	} while (ret > 0 && iocb->ki_flags & IOCB_APPEND && ++round < EFUSE_SIZE_ROUNDS &&
+		 !efuse_size_is(file_inode(iocb->ki_filp), iocb->ki_pos));
+	return ret;
 }
 
-/* Write under the inode's lock. FUSE takes that lock itself for what is @left. */
+/*
+ * Write under the inode's lock. FUSE takes that lock itself for what is @left. @count is set to the
+ * number of bytes that are to be written.
+ */
 static ssize_t efuse_file_write_locked(struct efuse_conn *ec, struct kiocb *iocb,
-				       struct iov_iter *from, bool *left)
+				       struct iov_iter *from, bool *left, size_t *count)
 {
 	ssize_t ret;
 
 	*left = false;
-	ret = efuse_file_end(iocb);
-	if (ret)
-		return ret;
-	ret = generic_write_checks(iocb, from);
+	*count = 0;
+	ret = efuse_write_checks(iocb, from);
 	if (ret <= 0)
 		return ret;
+	*count = ret;
 	ret = efuse_file_modified(iocb);
 	if (ret)
 		return ret;
@@ -370,6 +383,17 @@ static ssize_t efuse_file_write_locked(struct efuse_conn *ec, struct kiocb *iocb
 	if (iocb->ki_flags & IOCB_APPEND && ret > 0)
 		*left = false;
 	return ret;
+}
+
+/*
+ * Does the caller take any number of bytes for all of them? The loop device does, which writes from
+ * pages of its own, and FUSE fails short asynchronous writes, too. But a short append is reported,
+ * because it must not be done again.
+ */
+static bool efuse_write_whole(const struct kiocb *iocb, const struct iov_iter *from)
+{
+	return !(iocb->ki_flags & IOCB_APPEND) &&
+	       (!is_sync_kiocb(iocb) || !user_backed_iter(from));
 }
 
 /**
@@ -385,8 +409,9 @@ ssize_t efuse_file_write(struct kiocb *iocb, struct iov_iter *from, efuse_iter_t
 {
 	struct efuse_conn *ec = efuse_file_conn(iocb, from, FUSE_WRITE);
 	struct inode *inode = file_inode(iocb->ki_filp);
+	bool whole = efuse_write_whole(iocb, from), left;
 	ssize_t done;
-	bool left;
+	size_t count;
 
 	if (!ec)
 		return ordinary(iocb, from);
@@ -396,12 +421,11 @@ ssize_t efuse_file_write(struct kiocb *iocb, struct iov_iter *from, efuse_iter_t
 		return ordinary(iocb, from);
 
 	inode_lock(inode);
-	done = efuse_file_write_locked(ec, iocb, from, &left);
+	done = efuse_file_write_locked(ec, iocb, from, &left, &count);
 	inode_unlock(inode);
 	if (done > 0)
 		done = generic_write_sync(iocb, done);
 	if (left && done >= 0)
-		done = efuse_file_rest(iocb, from, ordinary, done);
-	/* As in FUSE: some callers, such as the loop device, take any bytes for all of them. */
-	return done > 0 && !is_sync_kiocb(iocb) && iov_iter_count(from) ? -EIO : done;
+		done = efuse_file_rest(iocb, from, ordinary, done, whole);
+	return whole && done > 0 && done < count ? -EIO : done;
 }

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import mmap
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.guest.support.asynchronous import ASYNC_DIO, Asynchronous, Opening
 from tests.guest.support.backing_files import backing, make, whole
 from tests.guest.support.daemons import Mount, eventually, fails, mounted, running
 from tests.guest.support.file_data import BLOCK, fill
@@ -22,32 +24,6 @@ _FIRST = fill("b", 100)
 
 def _opened(m: Mount) -> int:
     return os.open(m / "f", os.O_WRONLY | os.O_APPEND)
-
-
-class _Opening(threading.Thread):
-    """open(2) in a thread, which leaves the file open: a RELEASE would end the size.
-
-    :ivar fd: the descriptor when the thread has ended.
-    """
-
-    def __init__(self, path: str, flags: int) -> None:
-        super().__init__(daemon=True)
-        self._path, self._flags = path, flags
-        self.fd = -1
-        self.start()
-
-    def run(self) -> None:
-        self.fd = os.open(self._path, self._flags, 0o644)
-
-    def truncates(self) -> bool:
-        """Return whether OPEN is answered, and the VFS is to truncate the file under its lock."""
-        stack = Path(f"/proc/self/task/{self.native_id}/stack").read_text()
-        return "do_truncate" in stack
-
-    def result(self) -> int:
-        self.join(60)
-        assert self.fd >= 0, "open(2) hangs or failed"
-        return self.fd
 
 
 def _appender(m: Mount) -> int:
@@ -220,7 +196,7 @@ def test_append_goes_to_the_end_after_an_append_within_an_open_that_truncates(
             m.wait_held()  # has the inode's lock
             with running(os.write, second, fill("a", BLOCK)) as appending:
                 eventually(lambda: m.keeps_waiting(appending, 1))
-                opening = _Opening(m / "f", os.O_WRONLY | os.O_TRUNC)
+                opening = Opening(m / "f", os.O_WRONLY | os.O_TRUNC)
                 eventually(opening.truncates)  # waits behind the append
                 assert not m.call("inode", "f").data
                 m.release()
@@ -249,7 +225,7 @@ def test_append_goes_to_the_end_after_a_create_that_found_the_file(mountpoint: P
         os.write(fd, b"one ")
         m.hold("lookup", "after", b"g")
         m.hold("create", "after", b"g")
-        opening = _Opening(m / "g", os.O_WRONLY | os.O_CREAT)
+        opening = Opening(m / "g", os.O_WRONLY | os.O_CREAT)
         m.wait_held()  # the name does not exist
         m.model.hard_link("f", "g")
         m.call("inval_attributes", "f")
@@ -285,7 +261,7 @@ def test_append_goes_to_the_end_if_the_reply_of_a_create_crosses_the_size(
         os.write(fd, b"one ")
         m.hold("lookup", "after", b"g")
         m.hold("create", "after", b"g")
-        opening = _Opening(m / "g", os.O_WRONLY | os.O_CREAT)
+        opening = Opening(m / "g", os.O_WRONLY | os.O_CREAT)
         m.wait_held()  # the name does not exist
         m.model.hard_link("f", "g")
         m.call("inval_attributes", "f")
@@ -333,7 +309,7 @@ def test_size_is_that_of_the_file_after_an_open_that_truncates_has_waited(
             m.wait_held()  # has the inode's lock
             with running(os.lseek, second, 0, os.SEEK_END) as seeking:
                 eventually(lambda: m.keeps_waiting(seeking, 1))
-                opening = _Opening(m / "f", os.O_WRONLY | os.O_TRUNC)
+                opening = Opening(m / "f", os.O_WRONLY | os.O_TRUNC)
                 eventually(opening.truncates)  # waits behind both
                 m.model.put("f", b"another")
                 m.call("inval_attributes", "f")
@@ -344,3 +320,130 @@ def test_size_is_that_of_the_file_after_an_open_that_truncates_has_waited(
         assert os.stat(m / "f").st_size == len(b"another")
         for each in (first, second, truncating):
             os.close(each)
+
+
+def test_append_goes_to_the_end_if_a_create_and_a_notification_cross_the_size(
+    mountpoint: Path,
+) -> None:
+    """FUSE drops the reply with the size, and a notification has ended its epoch.
+
+    But the old reply of a CREATE has cleared inval_mask: FUSE's old size counts as the daemon's,
+    after one round.
+    """
+    with mounted(
+        mountpoint,
+        consistency="exclusive",
+        declare=("nodeid_per_file",),
+        open_flags=FOPEN_NOFLUSH,
+        **LONG,
+    ) as m:
+        make(m, "f", _FIRST)
+        fd = os.open(m / "f", os.O_WRONLY | os.O_APPEND)
+        os.write(fd, b"one ")
+        m.hold("lookup", "after", b"g")
+        m.hold("create", "after", b"g")
+        opening = Opening(m / "g", os.O_WRONLY | os.O_CREAT)
+        m.wait_held()  # the name does not exist
+        m.model.hard_link("f", "g")
+        m.call("inval_attributes", "f")
+        m.release("lookup")
+        m.wait_held()  # the reply has the size that the file has now
+        os.write(fd, b"two ")
+        os.write(fd, b"three ")
+        m.call("inval_attributes", "f")
+        m.hold("getattr", "after")
+        with running(os.write, fd, b"four") as writing:
+            m.wait_held(2)
+            m.call("inval_attributes", "f")  # crosses the GETATTR; no byte has changed
+            m.release("create")
+            created = opening.result()
+            m.release()
+            assert writing.result() == 4
+        data = bytes(m.call("inode", "f").data)
+        os.close(created)
+        os.close(fd)
+        assert data == _FIRST + b"one two three four"
+
+
+def test_append_goes_to_the_end_if_a_create_ends_while_the_size_is_applied(
+    mountpoint: Path,
+) -> None:
+    """efuse_size_apply() has set the size, and waits for a page that is being read.
+
+    The old reply of a CREATE sets FUSE's size meanwhile, and generic_write_checks() takes that.
+    """
+    with (
+        mounted(
+            mountpoint,
+            consistency="exclusive",
+            declare=("nodeid_per_file",),
+            generic_flags=ASYNC_DIO,
+            open_flags=FOPEN_NOFLUSH,
+            **LONG,
+        ) as m,
+        contextlib.ExitStack() as stack,
+    ):
+        make(m, "f", _FIRST)
+        fd = os.open(m / "f", os.O_WRONLY | os.O_APPEND)
+        direct = os.open(m / "f", os.O_RDONLY | os.O_DIRECT)
+        plain = os.open(m / "f", os.O_RDONLY)
+        os.write(fd, b"one ")
+        # With these flags no page of the file is waited for before FUSE takes the reply.
+        m.call("set_open_flags", FOPEN_NOFLUSH | FOPEN_DIRECT_IO)
+        m.hold("lookup", "after", b"g")
+        m.hold("create", "after", b"g")
+        opening = Opening(m / "g", os.O_WRONLY | os.O_CREAT)
+        m.wait_held()
+        m.model.hard_link("f", "g")
+        m.call("inval_attributes", "f")
+        m.release("lookup")
+        m.wait_held()  # 0: CREATE, whose reply has 104 bytes
+        os.write(fd, b"two ")
+        os.write(fd, b"three ")
+        os.fstat(fd)  # the reads ask for nothing
+        m.hold("read", "after")
+        stack.enter_context(running(os.pread, plain, 10, 0))
+        stack.callback(m.release)
+        m.wait_held(2)  # 1: READ, which has page 0 locked
+        m.hold("read", "after")
+        reads = Asynchronous(direct, 1)
+        m.wait_held(3)  # 2: READ of direct I/O
+        longer = bytes(m.call("inode", "f").data) + b"longer "
+        m.model.put("f", longer)
+        m.call("inval_attributes", "f")
+        m.hold("getattr", "after")
+        writing = stack.enter_context(running(os.write, fd, b"four"))
+        m.wait_held(4)
+        read_ = m.call("_held.pop", 2)
+        m.call("_send", read_.answer)
+        reads.wait()  # FUSE drops the reply of the GETATTR
+        m.release("getattr")
+        eventually(lambda: any("_cut" in name for name in writing.within()))
+        m.release("create")
+        task = Path(f"/proc/self/task/{opening.native_id}/stack")
+        eventually(lambda: "_cut" in task.read_text())  # has set FUSE's size to 104
+        m.release()
+        created = opening.result()
+        assert writing.result() == 4
+        data = bytes(m.call("inode", "f").data)
+        reads.close()
+        for each in (fd, direct, plain, created):
+            os.close(each)
+        assert data == longer + b"four"
+
+
+def test_direct_write_that_fails_does_not_cut_off_an_announced_end(mountpoint: Path) -> None:
+    """fuse_direct_IO() truncates the file to the size that FUSE knew before the notification."""
+    with mounted(mountpoint, consistency="exclusive", open_flags=FOPEN_NOFLUSH, **LONG) as m:
+        make(m, "f", fill("d")[:5000])
+        fd = os.open(m / "f", os.O_WRONLY | os.O_DIRECT)
+        m.model.put("f", fill("d"))
+        m.call("inval_attributes", "f")
+        m.call("deny", "write", 0, errno.ENOSPC)
+        block = mmap.mmap(-1, BLOCK)
+        with pytest.raises(OSError):
+            os.pwrite(fd, block, 2 * BLOCK)
+        m.call("deny", "write", 0, 0)
+        data = bytes(m.call("inode", "f").data)
+        os.close(fd)
+        assert data == fill("d"), f"only {len(data)} bytes are left"

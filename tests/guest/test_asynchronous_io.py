@@ -8,12 +8,18 @@ import ctypes
 import errno
 import mmap
 import os
-import platform
-import struct
 from pathlib import Path
 
 import pytest
 
+from tests.guest.support.asynchronous import (
+    ASYNC_DIO,
+    PREAD,
+    PWRITE,
+    Asynchronous,
+    asynchronously,
+    half_a_buffer,
+)
 from tests.guest.support.backing_files import backing, make, whole
 from tests.guest.support.daemons import Mount, mounted, running
 from tests.guest.support.file_data import BLOCK, fill
@@ -23,99 +29,29 @@ from tests.guest.support.shell import run
 from tests.guest.support.small_disk import small
 from tests.guest.support.wire import FOPEN_DIRECT_IO, FOPEN_NOFLUSH
 
-_ASYNC_DIO = 1 << 15
-_PREAD, _PWRITE = 0, 1
-_NO_ACCESS = 0
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.syscall.restype = ctypes.c_long
-_libc.mmap.restype = ctypes.c_ssize_t
-_NUMBERS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
-
-
-def _half_a_buffer() -> int:
-    """Return the address of two pages that are in memory, before one without any access."""
-    size = ctypes.c_size_t(3 * BLOCK)
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    start = int(_libc.mmap(ctypes.c_size_t(0), size, _NO_ACCESS, flags, -1, ctypes.c_long(0)))
-    both = mmap.PROT_READ | mmap.PROT_WRITE
-    assert not _libc.mprotect(ctypes.c_size_t(start), ctypes.c_size_t(2 * BLOCK), both)
-    ctypes.memset(start, ord("w"), 2 * BLOCK)
-    return start
-
-
-def _asynchronously(opcode: int, fd: int, address: int, size: int, offset: int) -> list[int]:
-    """Read or write by io_submit(2); return the results of all events."""
-    setup, destroy, get, submit = map(ctypes.c_long, _NUMBERS[platform.machine()])
-    context = ctypes.c_ulong(0)
-    assert not _libc.syscall(setup, ctypes.c_long(8), ctypes.byref(context))
-    raw = struct.pack("=QIiHhIQQqQII", 1, 0, 0, opcode, 0, fd, address, size, offset, 0, 0, 0)
-    iocb = ctypes.create_string_buffer(raw, 64)
-    pointers = (ctypes.c_void_p * 1)(ctypes.addressof(iocb))
-    assert _libc.syscall(submit, context, ctypes.c_long(1), pointers) == 1
-    events = ctypes.create_string_buffer(8 * 32)
-    wait = struct.pack("=qq", 2, 0)
-    number = _libc.syscall(get, context, ctypes.c_long(1), ctypes.c_long(8), events, wait)
-    assert not _libc.syscall(destroy, context)
-    return [struct.unpack_from("=QQqq", events, 32 * n)[2] for n in range(number)]
-
-
-class _Asynchronous:
-    """Reads that are in flight, each of one block, into memory of their own."""
-
-    def __init__(self, fd: int, blocks: int) -> None:
-        setup, self._destroy, self._get, submit = map(ctypes.c_long, _NUMBERS[platform.machine()])
-        self._context = ctypes.c_ulong(0)
-        assert not _libc.syscall(setup, ctypes.c_long(32), ctypes.byref(self._context))
-        self._memory = mmap.mmap(-1, blocks * BLOCK)
-        start = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-        self._iocbs = []
-        for n in range(blocks):
-            raw = struct.pack(
-                "=QIiHhIQQqQII",
-                n, 0, 0, _PREAD, 0, fd, start + n * BLOCK, BLOCK, n * BLOCK, 0, 0, 0,
-            )  # fmt: skip
-            iocb = ctypes.create_string_buffer(raw, 64)
-            self._iocbs.append(iocb)
-            pointers = (ctypes.c_void_p * 1)(ctypes.addressof(iocb))
-            assert _libc.syscall(submit, self._context, ctypes.c_long(1), pointers) == 1
-
-    def wait(self) -> int:
-        """Wait for one read; return its result."""
-        events = ctypes.create_string_buffer(32)
-        wait = struct.pack("=qq", 60, 0)
-        one = ctypes.c_long(1)
-        assert _libc.syscall(self._get, self._context, one, one, events, wait) == 1
-        result: int = struct.unpack_from("=QQqq", events)[2]
-        return result
-
-    def close(self) -> None:
-        _libc.syscall(self._destroy, self._context)
-
 
 def _held(m: Mount) -> int:
     number: int = m.call("_held.__len__")
     return number
 
 
-@pytest.mark.parametrize("opcode", [_PREAD, _PWRITE], ids=["read", "write"])
+@pytest.mark.parametrize("opcode", [PREAD, PWRITE], ids=["read", "write"])
 def test_asynchronous_request_of_which_a_path_moves_a_part_completes_once(
     mountpoint: Path, lower: Path, opcode: int
 ) -> None:
     """FUSE gets the rest. If it completed the request as well, the kernel would report that."""
     data = fill("b", 8 * BLOCK)
     path = backing(lower, data)
-    with mounted(mountpoint, path="direct", generic_flags=_ASYNC_DIO, **LONG) as m:
+    with mounted(mountpoint, path="direct", generic_flags=ASYNC_DIO, **LONG) as m:
         make(m, "f", data)
         whole(m, path, write=True)
         fd = os.open(m / "f", os.O_RDWR | os.O_DIRECT)
         for _ in range(20):
-            results = _asynchronously(opcode, fd, _half_a_buffer(), 3 * BLOCK, 0)
-            part = 2 * BLOCK if opcode == _PREAD else -errno.EIO
+            results = asynchronously(opcode, fd, half_a_buffer(), 3 * BLOCK, 0)
+            part = 2 * BLOCK if opcode == PREAD else -errno.EIO
             assert results in ([part], [-errno.EFAULT])
         os.close(fd)
-        expected = (
-            fill("b", 8 * BLOCK) if opcode == _PREAD else b"w" * 2 * BLOCK + data[2 * BLOCK :]
-        )
+        expected = fill("b", 8 * BLOCK) if opcode == PREAD else b"w" * 2 * BLOCK + data[2 * BLOCK :]
         assert Path(path).read_bytes() == expected
 
 
@@ -133,7 +69,7 @@ def test_append_does_not_ask_for_the_size_as_long_as_asynchronous_reads_complete
         mounted(
             mountpoint,
             consistency="exclusive",
-            generic_flags=_ASYNC_DIO,
+            generic_flags=ASYNC_DIO,
             open_flags=FOPEN_NOFLUSH | flags,
             **LONG,
         ) as m,
@@ -147,7 +83,7 @@ def test_append_does_not_ask_for_the_size_as_long_as_asynchronous_reads_complete
         os.stat(m / "f")  # the reads below ask for nothing
         for _ in range(rounds):
             m.hold("read", "after")
-        reads = _Asynchronous(direct, rounds)
+        reads = Asynchronous(direct, rounds)
         m.wait_held(rounds)
         m.call("inval_attributes", "f")
         m.hold("getattr", "after")
@@ -173,30 +109,33 @@ def test_append_does_not_ask_for_the_size_as_long_as_asynchronous_reads_complete
     assert asked == 1, f"asked {asked} times: once more for each read"
 
 
-def test_loop_device_reports_a_write_that_a_path_carries_out_in_part(
-    mountpoint: Path, lower: Path
-) -> None:
-    """The lower file system is full. The loop device takes a short write for a full one.
+def _leave(point: Path, room: int) -> None:
+    """Fill a small file system up to *room* bytes."""
+    with (point / "filler").open("wb", buffering=0) as filler:
+        with contextlib.suppress(OSError):
+            while filler.write(b"x" * 65536) == 65536:
+                pass
+        filler.truncate(os.fstat(filler.fileno()).st_size - room)
+        os.fsync(filler.fileno())
 
-    Plain FUSE fails an asynchronous write that was short with EIO.
-    """
+
+@pytest.mark.parametrize("direct", ["on", "off"])
+def test_loop_device_reports_a_write_that_a_path_carries_out_in_part(
+    mountpoint: Path, lower: Path, direct: str
+) -> None:
+    """Without --direct-io the loop device of 6.12.117 writes synchronously: ki_complete is NULL."""
     size = 2 << 20
     with (
         small(lower) as point,
-        mounted(mountpoint, path="direct", generic_flags=_ASYNC_DIO, **LONG) as m,
+        mounted(mountpoint, path="direct", generic_flags=ASYNC_DIO, **LONG) as m,
         contextlib.ExitStack() as stack,
     ):
         path = backing(point, b"")
         os.truncate(path, size)
-        with (point / "filler").open("wb", buffering=0) as filler:
-            with contextlib.suppress(OSError):
-                while filler.write(b"x" * 65536) == 65536:
-                    pass
-            filler.truncate(os.fstat(filler.fileno()).st_size - (512 << 10))
-            os.fsync(filler.fileno())
+        _leave(point, 512 << 10)
         make(m, "f", bytes(size))
         whole(m, path, write=True)
-        loop = run("losetup", "-f", "--show", "--direct-io=on", m / "f").stdout.strip()
+        loop = run("losetup", "-f", "--show", f"--direct-io={direct}", m / "f").stdout.strip()
         stack.callback(run, "losetup", "-d", loop)
         m.call("deny", "write", 0, errno.ENOSPC)
         written = fill("w", 1 << 20)
@@ -214,3 +153,28 @@ def test_loop_device_reports_a_write_that_a_path_carries_out_in_part(
             os.close(fd)
             m.call("deny", "write", 0, 0)
         assert reported or kept, "an acknowledged write is lost"
+
+
+def test_asynchronous_append_that_ends_short_tells_how_much_it_appended(
+    mountpoint: Path, lower: Path
+) -> None:
+    """The daemon would do the rest. io_uring asks for it after a short append, not after EIO."""
+    with (
+        small(lower) as point,
+        mounted(
+            mountpoint, consistency="exclusive", path="direct", generic_flags=ASYNC_DIO, **LONG
+        ) as m,
+    ):
+        path = backing(point, b"one ")
+        _leave(point, 512 << 10)
+        make(m, "f", b"one ")
+        whole(m, path, write=True)
+        fd = os.open(m / "f", os.O_WRONLY | os.O_APPEND)
+        memory = mmap.mmap(-1, 1 << 20)
+        memory[:] = b"w" * (1 << 20)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        results = asynchronously(PWRITE, fd, start, 1 << 20, 0)
+        appended = os.stat(path).st_size - 4
+        os.close(fd)
+        assert 0 < appended < 1 << 20 and appended % BLOCK in range(BLOCK)
+        assert results == [appended], f"{results}, but {appended} bytes are in the file"

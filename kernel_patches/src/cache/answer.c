@@ -275,7 +275,7 @@ int efuse_answer_attrs(struct efuse_req *req, const void *mem, u32 size)
 	out->attr = *attr;
 	efuse_attrs_time(req, req->args->nodeid, &attrs, now, &out->attr_valid,
 			 &out->attr_valid_nsec);
-	if (S_ISREG(attr->mode))
+	if (S_ISREG(attr->mode) && !efuse_shared(req->ec, attr))
 		efuse_size_learn(req->fm, req->args->nodeid, attrs.stamp.epoch, attr->size);
 	return efuse_replied(req, 0);
 }

@@ -254,6 +254,9 @@ void efuse_timeouts_extend(struct efuse_req *req, const struct efuse_changes *ch
 void efuse_strip(struct fuse_args *args);
 
 /* size.c */
+/* How often an append asks for the size if other changes cross each reply. */
+#define EFUSE_SIZE_ROUNDS	8
+
 void efuse_size_issue(const struct efuse_conn *ec, struct fuse_mount *fm, struct fuse_args *args);
 void efuse_size_written(const struct efuse_conn *ec, struct fuse_mount *fm,
 			const struct fuse_args *args, const struct efuse_changes *ch);
@@ -262,6 +265,7 @@ void efuse_size_crossed(struct efuse_conn *ec, const struct fuse_args *args,
 bool efuse_size_known(const struct efuse_conn *ec, struct fuse_mount *fm, u64 nodeid, u64 *size);
 void efuse_size_learn(struct fuse_mount *fm, u64 nodeid, u64 epoch, u64 size);
 int efuse_size_update(struct file *file);
+bool efuse_size_is(struct inode *inode, loff_t pos);
 
 /* kept.c */
 /* Flag of an extended timeout: the word is not a time, but a bucket and an epoch. See kept.c. */

@@ -240,7 +240,8 @@ static bool efuse_write_extends(struct efuse_conn *ec, struct fuse_mount *fm,
 {
 	u64 size;
 
-	return !efuse_size_known(ec, fm, args->nodeid, &size) ||
+	return efuse_arg_flags(args) & O_APPEND ||
+	       !efuse_size_known(ec, fm, args->nodeid, &size) ||
 	       efuse_arg_offset(args) + efuse_arg_size(args) > size;
 }
 
@@ -257,12 +258,13 @@ static bool efuse_write_extends(struct efuse_conn *ec, struct fuse_mount *fm,
 void efuse_changes_begin(struct efuse_changes *ch, struct efuse_conn *ec, struct fuse_mount *fm,
 			 struct fuse_args *args)
 {
+	/* Before all else: a change that comes between counts as one that crosses the request. */
+	args->efuse.epoch = efuse_epoch_now(ec);
 	args->efuse.revalidate = (args->opcode == FUSE_OPEN || args->opcode == FUSE_OPENDIR) &&
 				 READ_ONCE(ec->consistency) == EFUSE_CTO;
 	args->efuse.extends = args->opcode == FUSE_WRITE && efuse_write_extends(ec, fm, args);
 	efuse_changes_of(ch, args);
 	efuse_epoch_begin(ec, ch);
-	args->efuse.epoch = efuse_epoch_now(ec);
 	efuse_size_issue(ec, fm, args);
 }
 

@@ -15,9 +15,6 @@
 #include <linux/pagemap.h>
 #include <linux/sched/signal.h>
 
-/* How often an append asks for the size if notifications cross each reply. */
-#define EFUSE_SIZE_ROUNDS	8
-
 static u16 efuse_size_bucket(u64 nodeid)
 {
 	return efuse_bucket_inode(nodeid, EFUSE_KIND_ATTR);
@@ -52,12 +49,39 @@ static u64 efuse_size_read(const struct efuse_size *known, u64 *size)
 	return epoch == READ_ONCE(known->epoch) ? epoch : 0;
 }
 
-/* Is a size known that is true? */
-static bool efuse_size_true(const struct efuse_conn *ec, const struct fuse_inode *fi, u64 *size)
+static bool efuse_size_valid(const struct efuse_conn *ec, const struct fuse_inode *fi, u64 *size)
 {
 	u64 epoch = efuse_size_read(&fi->efuse_size, size);
 
 	return epoch && efuse_epoch_valid(ec, efuse_size_bucket(fi->nodeid), epoch);
+}
+
+/*
+ * Take the size of FUSE's attributes, which may have come by a LOOKUP, if their timeout is extended.
+ * Not if it is 0: open(2) with O_TRUNC sets that late. The caller may hold the lock already.
+ */
+static void efuse_size_came(struct fuse_inode *fi)
+{
+	loff_t size = i_size_read(&fi->inode);
+	u64 epoch;
+
+	if (!size || !spin_trylock(&fi->lock))
+		return;
+	size = i_size_read(&fi->inode);
+	epoch = fi->i_time & EFUSE_TIME_EPOCH;
+	if (size && efuse_time_extended(fi->i_time) && !(fi->inval_mask & STATX_SIZE) &&
+	    epoch > fi->efuse_size.epoch)
+		efuse_size_set(&fi->efuse_size, epoch, size);
+	spin_unlock(&fi->lock);
+}
+
+/* Is a size known that is true? */
+static bool efuse_size_true(const struct efuse_conn *ec, struct fuse_inode *fi, u64 *size)
+{
+	if (efuse_size_valid(ec, fi, size))
+		return true;
+	efuse_size_came(fi);
+	return efuse_size_valid(ec, fi, size);
 }
 
 /**
@@ -86,7 +110,8 @@ bool efuse_size_known(const struct efuse_conn *ec, struct fuse_mount *fm, u64 no
  * efuse_size_learn - a file had a size at an epoch
  * @fm: mount
  * @nodeid: nodeid of the file
- * @epoch: the epoch; no later change of the attributes is known
+ * @epoch: the epoch, no later change of the attributes is known; 0 if the size may change by another
+ *	   nodeid
  * @size: the size in bytes
  */
 void efuse_size_learn(struct fuse_mount *fm, u64 nodeid, u64 epoch, u64 size)
@@ -99,7 +124,7 @@ void efuse_size_learn(struct fuse_mount *fm, u64 nodeid, u64 epoch, u64 size)
 	if (inode) {
 		fi = get_fuse_inode(inode);
 		spin_lock(&fi->lock);
-		if (epoch >= fi->efuse_size.epoch)
+		if (!epoch || epoch >= fi->efuse_size.epoch)
 			efuse_size_set(&fi->efuse_size, epoch, size);
 		spin_unlock(&fi->lock);
 	}
@@ -108,7 +133,7 @@ void efuse_size_learn(struct fuse_mount *fm, u64 nodeid, u64 epoch, u64 size)
 
 /*
  * Give FUSE the size that is known. FUSE may have dropped the reply that brought it, or have taken an
- * older one since. Returns whether a size is known. The inode is locked.
+ * older one since. Returns whether FUSE has it now. The inode is locked.
  */
 static bool efuse_size_apply(const struct efuse_conn *ec, struct inode *inode)
 {
@@ -120,7 +145,7 @@ static bool efuse_size_apply(const struct efuse_conn *ec, struct inode *inode)
 
 	spin_lock(&fi->lock);
 	old = i_size_read(inode);
-	known = efuse_size_true(ec, fi, &size);
+	known = efuse_size_valid(ec, fi, &size);
 	if (known && size != old) {
 		fi->attr_version = atomic64_inc_return(&fc->attr_version);
 		i_size_write(inode, size);
@@ -131,13 +156,14 @@ static bool efuse_size_apply(const struct efuse_conn *ec, struct inode *inode)
 		if (!fc->explicit_inval_data)
 			invalidate_inode_pages2(inode->i_mapping);
 	}
-	return known;
+	return known && i_size_read(inode) == size;
 }
 
 /* Ask the daemon for the size, until no change crosses its reply. */
 static int efuse_size_ask(const struct efuse_conn *ec, struct file *file)
 {
 	struct inode *inode = file_inode(file);
+	const u16 bucket = efuse_size_bucket(get_node_id(inode));
 	unsigned int round;
 	int err;
 
@@ -146,7 +172,10 @@ static int efuse_size_ask(const struct efuse_conn *ec, struct file *file)
 		err = fuse_update_attributes(inode, file, STATX_SIZE);
 		if (err)
 			return err;
-		if (efuse_size_apply(ec, inode) ||
+		if (efuse_size_apply(ec, inode))
+			return 0;
+		/* No reply tells a size that stays: what FUSE has taken is as good. */
+		if ((!efuse_size_kept(ec, inode) || efuse_epoch_in_flight(ec, bucket)) &&
 		    !(READ_ONCE(get_fuse_inode(inode)->inval_mask) & STATX_SIZE))
 			return 0;
 		if (fatal_signal_pending(current))
@@ -179,6 +208,24 @@ int efuse_size_update(struct file *file)
 	    size == i_size_read(inode))
 		return 0;
 	return efuse_size_ask(ec, file);
+}
+
+/**
+ * efuse_size_is - may an append go to a position?
+ * @inode: the file, locked
+ * @pos: the end of the file as FUSE has it
+ *
+ * FUSE may have taken an older reply after efuse_size_update(), from a task without the inode's lock.
+ *
+ * Return: false if another size is known to be true
+ */
+bool efuse_size_is(struct inode *inode, loff_t pos)
+{
+	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
+	u64 size;
+
+	return !ec || !efuse_size_kept(ec, inode) ||
+	       !efuse_size_true(ec, get_fuse_inode(inode), &size) || size == pos;
 }
 
 /**

@@ -55,13 +55,17 @@ static void efuse_extend_attr(const struct efuse_req *req, const struct efuse_ch
 
 /* The reply of a GETATTR or SETATTR tells the size, unless something else has changed it since. */
 static void efuse_learn_size(const struct efuse_req *req, const struct efuse_changes *ch,
-			     u64 nodeid, const struct fuse_attr *attr)
+			     u64 nodeid, struct fuse_attr *attr)
 {
 	u64 epoch = req->args->efuse.epoch;
 	bool own = false;
 
-	if (S_ISREG(attr->mode) &&
-	    efuse_epoch_holds(req->ec, ch, efuse_bucket_inode(nodeid, EFUSE_KIND_ATTR), epoch, &own))
+	if (!S_ISREG(attr->mode) || fuse_invalid_attr(attr))
+		return;
+	if (efuse_shared(req->ec, attr))
+		efuse_size_learn(req->fm, nodeid, 0, attr->size);
+	else if (efuse_epoch_holds(req->ec, ch, efuse_bucket_inode(nodeid, EFUSE_KIND_ATTR), epoch,
+				   &own))
 		efuse_size_learn(req->fm, nodeid, own ? ch->epoch : epoch, attr->size);
 }
 

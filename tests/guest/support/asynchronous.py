@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Calls of the test's own process that do not end immediately: open(2), and io_submit(2)."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import platform
+import struct
+import threading
+from pathlib import Path
+
+from tests.guest.support.file_data import BLOCK
+
+ASYNC_DIO = 1 << 15
+PREAD, PWRITE = 0, 1
+_NO_ACCESS = 0
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+_libc.mmap.restype = ctypes.c_ssize_t
+_NUMBERS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
+
+
+class Opening(threading.Thread):
+    """open(2) in a thread, which leaves the file open: a RELEASE would end the size.
+
+    :ivar fd: the descriptor when the thread has ended.
+    """
+
+    def __init__(self, path: str, flags: int) -> None:
+        super().__init__(daemon=True)
+        self._path, self._flags = path, flags
+        self.fd = -1
+        self.start()
+
+    def run(self) -> None:
+        self.fd = os.open(self._path, self._flags, 0o644)
+
+    def truncates(self) -> bool:
+        """Return whether OPEN is answered, and the VFS is to truncate the file under its lock."""
+        stack = Path(f"/proc/self/task/{self.native_id}/stack").read_text()
+        return "do_truncate" in stack
+
+    def result(self) -> int:
+        self.join(60)
+        assert self.fd >= 0, "open(2) hangs or failed"
+        return self.fd
+
+
+def half_a_buffer() -> int:
+    """Return the address of two pages that are in memory, before one without any access."""
+    size = ctypes.c_size_t(3 * BLOCK)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    start = int(_libc.mmap(ctypes.c_size_t(0), size, _NO_ACCESS, flags, -1, ctypes.c_long(0)))
+    both = mmap.PROT_READ | mmap.PROT_WRITE
+    assert not _libc.mprotect(ctypes.c_size_t(start), ctypes.c_size_t(2 * BLOCK), both)
+    ctypes.memset(start, ord("w"), 2 * BLOCK)
+    return start
+
+
+def asynchronously(opcode: int, fd: int, address: int, size: int, offset: int) -> list[int]:
+    """Read or write by io_submit(2); return the results of all events."""
+    setup, destroy, get, submit = map(ctypes.c_long, _NUMBERS[platform.machine()])
+    context = ctypes.c_ulong(0)
+    assert not _libc.syscall(setup, ctypes.c_long(8), ctypes.byref(context))
+    raw = struct.pack("=QIiHhIQQqQII", 1, 0, 0, opcode, 0, fd, address, size, offset, 0, 0, 0)
+    iocb = ctypes.create_string_buffer(raw, 64)
+    pointers = (ctypes.c_void_p * 1)(ctypes.addressof(iocb))
+    assert _libc.syscall(submit, context, ctypes.c_long(1), pointers) == 1
+    events = ctypes.create_string_buffer(8 * 32)
+    wait = struct.pack("=qq", 2, 0)
+    number = _libc.syscall(get, context, ctypes.c_long(1), ctypes.c_long(8), events, wait)
+    assert not _libc.syscall(destroy, context)
+    return [struct.unpack_from("=QQqq", events, 32 * n)[2] for n in range(number)]
+
+
+class Asynchronous:
+    """Reads that are in flight, each of one block, into memory of their own."""
+
+    def __init__(self, fd: int, blocks: int) -> None:
+        setup, self._destroy, self._get, submit = map(ctypes.c_long, _NUMBERS[platform.machine()])
+        self._context = ctypes.c_ulong(0)
+        assert not _libc.syscall(setup, ctypes.c_long(32), ctypes.byref(self._context))
+        self._memory = mmap.mmap(-1, blocks * BLOCK)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        self._iocbs = []
+        for n in range(blocks):
+            raw = struct.pack(
+                "=QIiHhIQQqQII",
+                n, 0, 0, PREAD, 0, fd, start + n * BLOCK, BLOCK, n * BLOCK, 0, 0, 0,
+            )  # fmt: skip
+            iocb = ctypes.create_string_buffer(raw, 64)
+            self._iocbs.append(iocb)
+            pointers = (ctypes.c_void_p * 1)(ctypes.addressof(iocb))
+            assert _libc.syscall(submit, self._context, ctypes.c_long(1), pointers) == 1
+
+    def wait(self) -> int:
+        """Wait for one read; return its result."""
+        events = ctypes.create_string_buffer(32)
+        wait = struct.pack("=qq", 60, 0)
+        one = ctypes.c_long(1)
+        assert _libc.syscall(self._get, self._context, one, one, events, wait) == 1
+        result: int = struct.unpack_from("=QQqq", events)[2]
+        return result
+
+    def close(self) -> None:
+        _libc.syscall(self._destroy, self._context)
