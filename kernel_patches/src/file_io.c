@@ -225,10 +225,10 @@ static ssize_t efuse_file_move(struct efuse_conn *ec, struct kiocb *iocb, struct
 }
 
 /*
- * Let FUSE do the rest after @done bytes. Returns the bytes of both, or a negative errno. The caller
- * of an asynchronous request completes it, since it gets the number of these bytes. So FUSE must not
- * complete it, too: the rest is synchronous. With @whole an error of the rest is returned in place
- * of @done.
+ * Let FUSE do the rest after @done bytes. Returns the bytes of both, or a negative errno. The
+ * caller of an asynchronous request completes it, since it gets the number of these bytes. So FUSE
+ * must not complete it, too: the rest is synchronous. With @whole an error of the rest is returned
+ * in place of @done.
  */
 static ssize_t efuse_file_rest(struct kiocb *iocb, struct iov_iter *iter, efuse_iter_t ordinary,
 			       ssize_t done, bool whole)
@@ -390,7 +390,7 @@ static ssize_t efuse_file_write_locked(struct efuse_conn *ec, struct kiocb *iocb
  * pages of its own, and FUSE fails short asynchronous writes, too. But a short append is reported,
  * because it must not be done again.
  */
-static bool efuse_write_whole(const struct kiocb *iocb, const struct iov_iter *from)
+static bool efuse_write_whole(struct kiocb *iocb, const struct iov_iter *from)
 {
 	return !(iocb->ki_flags & IOCB_APPEND) &&
 	       (!is_sync_kiocb(iocb) || !user_backed_iter(from));

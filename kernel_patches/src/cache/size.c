@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * The size of a file in exclusive mode. FUSE's own size does not tell whether it is the daemon's:
- * it stays when a notification ends it, FUSE drops replies that something else has crossed, and sets
- * it where no request ends (open(2) with O_TRUNC, replies that are older than a WRITE). So the inode
- * has a second size, with the epoch at which it was true. It comes from replies with attributes. It
- * is still true while the bucket of the attributes has no later epoch.
+ * it stays when a notification ends it, FUSE drops replies that something else has crossed, and
+ * sets it where no request ends (open(2) with O_TRUNC, replies that are older than a WRITE). So the
+ * inode has a second size, with the epoch at which it was true. It comes from replies with
+ * attributes. It is still true while the bucket of the attributes has no later epoch.
  *
- * A WRITE ends the attributes of its file, whose times only the daemon knows. But it leaves the file
- * as long as its own end tells. So it replaces size and epoch by its own if the size was true when
- * the WRITE was issued, and nothing else has changed the bucket since.
+ * A WRITE ends the attributes of its file, whose times only the daemon knows. But it leaves the
+ * file as long as its own end tells. So it replaces size and epoch by its own if the size was true
+ * when the WRITE was issued, and nothing else has changed the bucket since.
  */
 #include "cache_i.h"
 
@@ -57,8 +57,9 @@ static bool efuse_size_valid(const struct efuse_conn *ec, const struct fuse_inod
 }
 
 /*
- * Take the size of FUSE's attributes, which may have come by a LOOKUP, if their timeout is extended.
- * Not if it is 0: open(2) with O_TRUNC sets that late. The caller may hold the lock already.
+ * Take the size of FUSE's attributes, which may have come by a LOOKUP, if their timeout is
+ * extended. Not if it is 0: open(2) with O_TRUNC sets that late. The caller may hold the lock
+ * already.
  */
 static void efuse_size_came(struct fuse_inode *fi)
 {
@@ -110,8 +111,8 @@ bool efuse_size_known(const struct efuse_conn *ec, struct fuse_mount *fm, u64 no
  * efuse_size_learn - a file had a size at an epoch
  * @fm: mount
  * @nodeid: nodeid of the file
- * @epoch: the epoch, no later change of the attributes is known; 0 if the size may change by another
- *	   nodeid
+ * @epoch: the epoch, no later change of the attributes is known; 0 if the size may change by
+ *	   another nodeid
  * @size: the size in bytes
  */
 void efuse_size_learn(struct fuse_mount *fm, u64 nodeid, u64 epoch, u64 size)
@@ -132,8 +133,8 @@ void efuse_size_learn(struct fuse_mount *fm, u64 nodeid, u64 epoch, u64 size)
 }
 
 /*
- * Give FUSE the size that is known. FUSE may have dropped the reply that brought it, or have taken an
- * older one since. Returns whether FUSE has it now. The inode is locked.
+ * Give FUSE the size that is known. FUSE may have dropped the reply that brought it, or have taken
+ * an older one since. Returns whether FUSE has it now. The inode is locked.
  */
 static bool efuse_size_apply(const struct efuse_conn *ec, struct inode *inode)
 {
@@ -190,7 +191,8 @@ static int efuse_size_ask(const struct efuse_conn *ec, struct file *file)
  *
  * The daemon is asked if something else than a WRITE of this mount has ended the size. Does nothing
  * in the other modes, where the file may become longer at any time, and in a mount with write-back,
- * where FUSE decides the size. If a notification crosses each reply, FUSE's size is used in the end.
+ * where FUSE decides the size. If a notification crosses each reply, FUSE's size is used in the
+ * end.
  *
  * Context: process context, may sleep.
  * Return: 0 or a negative errno
@@ -215,7 +217,8 @@ int efuse_size_update(struct file *file)
  * @inode: the file, locked
  * @pos: the end of the file as FUSE has it
  *
- * FUSE may have taken an older reply after efuse_size_update(), from a task without the inode's lock.
+ * FUSE may have taken an older reply after efuse_size_update(), from a task without the inode's
+ * lock.
  *
  * Return: false if another size is known to be true
  */
@@ -308,7 +311,7 @@ void efuse_size_crossed(struct efuse_conn *ec, const struct fuse_args *args,
 }
 
 /**
- * efuse_size_cut - open(2) with O_TRUNC has set FUSE's size of a file to 0, after the daemon's reply
+ * efuse_size_cut - open(2) with O_TRUNC has set FUSE's size of a file to 0, after the reply
  * @inode: the file, locked
  *
  * The file may have become longer since the reply, and FUSE's attributes may be from then.
