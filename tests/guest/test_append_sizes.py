@@ -97,6 +97,22 @@ def test_append_goes_to_the_end_after_another_change(
         assert bytes(m.call("inode", "f").data) == before + b"three"
 
 
+def _create_with_held_reply(m: Mount) -> Opening:
+    """Let a CREATE find that its name is a link to the file, and hold its reply.
+
+    The reply has the size that the file has now. FUSE takes it, however old it is then.
+    """
+    m.hold("lookup", "after", b"g")
+    m.hold("create", "after", b"g")
+    opening = Opening(m / "g", os.O_WRONLY | os.O_CREAT)
+    m.wait_held()  # the name does not exist
+    m.model.hard_link("f", "g")
+    m.call("inval_attributes", "f")
+    m.release("lookup")
+    m.wait_held()
+    return opening
+
+
 def _grow(m: Mount) -> bytes:
     """Let another program make the file longer, and the daemon announce it; return the bytes."""
     longer = bytes(m.call("inode", "f").data).ljust(200, b"x")
@@ -223,14 +239,7 @@ def test_append_goes_to_the_end_after_a_create_that_found_the_file(mountpoint: P
         make(m, "f", _FIRST)
         fd = _opened(m)
         os.write(fd, b"one ")
-        m.hold("lookup", "after", b"g")
-        m.hold("create", "after", b"g")
-        opening = Opening(m / "g", os.O_WRONLY | os.O_CREAT)
-        m.wait_held()  # the name does not exist
-        m.model.hard_link("f", "g")
-        m.call("inval_attributes", "f")
-        m.release("lookup")
-        m.wait_held()  # the reply has the size that the file has now
+        opening = _create_with_held_reply(m)
         os.write(fd, b"two ")
         os.write(fd, b"three ")
         m.release()
@@ -259,14 +268,7 @@ def test_append_goes_to_the_end_if_the_reply_of_a_create_crosses_the_size(
         make(m, "f", first)
         fd = os.open(m / "f", os.O_WRONLY | os.O_APPEND)
         os.write(fd, b"one ")
-        m.hold("lookup", "after", b"g")
-        m.hold("create", "after", b"g")
-        opening = Opening(m / "g", os.O_WRONLY | os.O_CREAT)
-        m.wait_held()  # the name does not exist
-        m.model.hard_link("f", "g")
-        m.call("inval_attributes", "f")
-        m.release("lookup")
-        m.wait_held()  # the reply has the size that the file has now
+        opening = _create_with_held_reply(m)
         os.write(fd, b"two ")
         os.write(fd, b"three ")
         m.call("inval_attributes", "f")
@@ -340,14 +342,7 @@ def test_append_goes_to_the_end_if_a_create_and_a_notification_cross_the_size(
         make(m, "f", _FIRST)
         fd = os.open(m / "f", os.O_WRONLY | os.O_APPEND)
         os.write(fd, b"one ")
-        m.hold("lookup", "after", b"g")
-        m.hold("create", "after", b"g")
-        opening = Opening(m / "g", os.O_WRONLY | os.O_CREAT)
-        m.wait_held()  # the name does not exist
-        m.model.hard_link("f", "g")
-        m.call("inval_attributes", "f")
-        m.release("lookup")
-        m.wait_held()  # the reply has the size that the file has now
+        opening = _create_with_held_reply(m)
         os.write(fd, b"two ")
         os.write(fd, b"three ")
         m.call("inval_attributes", "f")
@@ -390,14 +385,7 @@ def test_append_goes_to_the_end_if_a_create_ends_while_the_size_is_applied(
         os.write(fd, b"one ")
         # With these flags no page of the file is waited for before FUSE takes the reply.
         m.call("set_open_flags", FOPEN_NOFLUSH | FOPEN_DIRECT_IO)
-        m.hold("lookup", "after", b"g")
-        m.hold("create", "after", b"g")
-        opening = Opening(m / "g", os.O_WRONLY | os.O_CREAT)
-        m.wait_held()
-        m.model.hard_link("f", "g")
-        m.call("inval_attributes", "f")
-        m.release("lookup")
-        m.wait_held()  # 0: CREATE, whose reply has 104 bytes
+        opening = _create_with_held_reply(m)
         os.write(fd, b"two ")
         os.write(fd, b"three ")
         os.fstat(fd)  # the reads ask for nothing
