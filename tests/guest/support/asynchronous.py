@@ -59,50 +59,62 @@ def half_a_buffer() -> int:
     return start
 
 
+class _Queue:
+    """A context of io_setup(2)."""
+
+    def __init__(self) -> None:
+        setup, self._destroy, self._get, self._submit = map(
+            ctypes.c_long, _NUMBERS[platform.machine()]
+        )
+        self._context = ctypes.c_ulong(0)
+        self._iocbs: list[ctypes.Array[ctypes.c_char]] = []
+        assert not _libc.syscall(setup, ctypes.c_long(32), ctypes.byref(self._context))
+
+    def submit(self, opcode: int, fd: int, address: int, size: int, offset: int) -> None:
+        """Begin to read or write."""
+        raw = struct.pack("=QIiHhIQQqQII", 0, 0, 0, opcode, 0, fd, address, size, offset, 0, 0, 0)
+        iocb = ctypes.create_string_buffer(raw, 64)
+        self._iocbs.append(iocb)
+        pointers = (ctypes.c_void_p * 1)(ctypes.addressof(iocb))
+        assert _libc.syscall(self._submit, self._context, ctypes.c_long(1), pointers) == 1
+
+    def results(self, most: int) -> list[int]:
+        """Wait for one event; return the results of all that have come, at most *most*."""
+        events = ctypes.create_string_buffer(most * 32)
+        wait = struct.pack("=qq", 60, 0)
+        one, limit = ctypes.c_long(1), ctypes.c_long(most)
+        number = _libc.syscall(self._get, self._context, one, limit, events, wait)
+        return [struct.unpack_from("=QQqq", events, 32 * n)[2] for n in range(number)]
+
+    def close(self) -> None:
+        """Wait for what is under way, and end the context."""
+        assert not _libc.syscall(self._destroy, self._context)
+
+
 def asynchronously(opcode: int, fd: int, address: int, size: int, offset: int) -> list[int]:
     """Read or write by io_submit(2); return the results of all events."""
-    setup, destroy, get, submit = map(ctypes.c_long, _NUMBERS[platform.machine()])
-    context = ctypes.c_ulong(0)
-    assert not _libc.syscall(setup, ctypes.c_long(8), ctypes.byref(context))
-    raw = struct.pack("=QIiHhIQQqQII", 1, 0, 0, opcode, 0, fd, address, size, offset, 0, 0, 0)
-    iocb = ctypes.create_string_buffer(raw, 64)
-    pointers = (ctypes.c_void_p * 1)(ctypes.addressof(iocb))
-    assert _libc.syscall(submit, context, ctypes.c_long(1), pointers) == 1
-    events = ctypes.create_string_buffer(8 * 32)
-    wait = struct.pack("=qq", 2, 0)
-    number = _libc.syscall(get, context, ctypes.c_long(1), ctypes.c_long(8), events, wait)
-    assert not _libc.syscall(destroy, context)
-    return [struct.unpack_from("=QQqq", events, 32 * n)[2] for n in range(number)]
+    queue = _Queue()
+    queue.submit(opcode, fd, address, size, offset)
+    results = queue.results(8)
+    queue.close()
+    return results
 
 
 class Asynchronous:
     """Reads that are in flight, each of one block, into memory of their own."""
 
     def __init__(self, fd: int, blocks: int) -> None:
-        setup, self._destroy, self._get, submit = map(ctypes.c_long, _NUMBERS[platform.machine()])
-        self._context = ctypes.c_ulong(0)
-        assert not _libc.syscall(setup, ctypes.c_long(32), ctypes.byref(self._context))
+        self._queue = _Queue()
         self._memory = mmap.mmap(-1, blocks * BLOCK)
         start = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-        self._iocbs = []
-        for n in range(blocks):
-            raw = struct.pack(
-                "=QIiHhIQQqQII",
-                n, 0, 0, PREAD, 0, fd, start + n * BLOCK, BLOCK, n * BLOCK, 0, 0, 0,
-            )  # fmt: skip
-            iocb = ctypes.create_string_buffer(raw, 64)
-            self._iocbs.append(iocb)
-            pointers = (ctypes.c_void_p * 1)(ctypes.addressof(iocb))
-            assert _libc.syscall(submit, self._context, ctypes.c_long(1), pointers) == 1
+        for at in range(0, blocks * BLOCK, BLOCK):
+            self._queue.submit(PREAD, fd, start + at, BLOCK, at)
 
     def wait(self) -> int:
         """Wait for one read; return its result."""
-        events = ctypes.create_string_buffer(32)
-        wait = struct.pack("=qq", 60, 0)
-        one = ctypes.c_long(1)
-        assert _libc.syscall(self._get, self._context, one, one, events, wait) == 1
-        result: int = struct.unpack_from("=QQqq", events)[2]
+        (result,) = self._queue.results(1)
         return result
 
     def close(self) -> None:
-        _libc.syscall(self._destroy, self._context)
+        """Wait for all reads."""
+        self._queue.close()
