@@ -258,11 +258,12 @@ void efuse_strip(struct fuse_args *args);
 #define EFUSE_SIZE_ROUNDS	8
 
 void efuse_size_issue(const struct efuse_conn *ec, struct fuse_mount *fm, struct fuse_args *args);
+void efuse_size_begun(const struct efuse_conn *ec, struct fuse_args *args);
 void efuse_size_written(const struct efuse_conn *ec, struct fuse_mount *fm,
 			const struct fuse_args *args, const struct efuse_changes *ch);
 void efuse_size_crossed(struct efuse_conn *ec, const struct fuse_args *args,
 			const struct efuse_changes *ch);
-bool efuse_size_known(const struct efuse_conn *ec, struct fuse_mount *fm, u64 nodeid, u64 *size);
+u64 efuse_size_known(const struct efuse_conn *ec, struct fuse_mount *fm, u64 nodeid, u64 *size);
 void efuse_size_learn(struct fuse_mount *fm, u64 nodeid, u64 epoch, u64 size);
 int efuse_size_update(struct file *file);
 bool efuse_size_is(struct inode *inode, loff_t pos);

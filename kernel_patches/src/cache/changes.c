@@ -234,17 +234,6 @@ void efuse_changes_of(struct efuse_changes *ch, const struct fuse_args *args)
 	efuse_changes_inode(ch, 0, EFUSE_KIND_VOLUME);
 }
 
-/* May a WRITE make its file longer, as far as is known when it is issued? */
-static bool efuse_write_extends(struct efuse_conn *ec, struct fuse_mount *fm,
-				const struct fuse_args *args)
-{
-	u64 size;
-
-	return efuse_arg_flags(args) & O_APPEND ||
-	       !efuse_size_known(ec, fm, args->nodeid, &size) ||
-	       efuse_arg_offset(args) + efuse_arg_size(args) > size;
-}
-
 /**
  * efuse_changes_begin - a request is being issued: its changes begin
  * @ch: filled in as by efuse_changes_of()
@@ -262,10 +251,10 @@ void efuse_changes_begin(struct efuse_changes *ch, struct efuse_conn *ec, struct
 	args->efuse.epoch = efuse_epoch_now(ec);
 	args->efuse.revalidate = (args->opcode == FUSE_OPEN || args->opcode == FUSE_OPENDIR) &&
 				 READ_ONCE(ec->consistency) == EFUSE_CTO;
-	args->efuse.extends = args->opcode == FUSE_WRITE && efuse_write_extends(ec, fm, args);
+	efuse_size_issue(ec, fm, args);
 	efuse_changes_of(ch, args);
 	efuse_epoch_begin(ec, ch);
-	efuse_size_issue(ec, fm, args);
+	efuse_size_begun(ec, args);
 }
 
 /**

@@ -49,11 +49,12 @@ static u64 efuse_size_read(const struct efuse_size *known, u64 *size)
 	return epoch == READ_ONCE(known->epoch) ? epoch : 0;
 }
 
-static bool efuse_size_valid(const struct efuse_conn *ec, const struct fuse_inode *fi, u64 *size)
+/* Is the size that is known still true? Returns its epoch, or 0. */
+static u64 efuse_size_valid(const struct efuse_conn *ec, const struct fuse_inode *fi, u64 *size)
 {
 	u64 epoch = efuse_size_read(&fi->efuse_size, size);
 
-	return epoch && efuse_epoch_valid(ec, efuse_size_bucket(fi->nodeid), epoch);
+	return epoch && efuse_epoch_valid(ec, efuse_size_bucket(fi->nodeid), epoch) ? epoch : 0;
 }
 
 /*
@@ -76,11 +77,13 @@ static void efuse_size_came(struct fuse_inode *fi)
 	spin_unlock(&fi->lock);
 }
 
-/* Is a size known that is true? */
-static bool efuse_size_true(const struct efuse_conn *ec, struct fuse_inode *fi, u64 *size)
+/* Is a size known that is true? Returns its epoch, or 0. */
+static u64 efuse_size_true(const struct efuse_conn *ec, struct fuse_inode *fi, u64 *size)
 {
-	if (efuse_size_valid(ec, fi, size))
-		return true;
+	u64 epoch = efuse_size_valid(ec, fi, size);
+
+	if (epoch)
+		return epoch;
 	efuse_size_came(fi);
 	return efuse_size_valid(ec, fi, size);
 }
@@ -93,18 +96,19 @@ static bool efuse_size_true(const struct efuse_conn *ec, struct fuse_inode *fi, 
  * @size: set to the size in bytes
  *
  * Context: any; the lock of struct fuse_inode may be held.
+ * Return: the epoch at which the file had that size, which is still true; 0 if it is not known
  */
-bool efuse_size_known(const struct efuse_conn *ec, struct fuse_mount *fm, u64 nodeid, u64 *size)
+u64 efuse_size_known(const struct efuse_conn *ec, struct fuse_mount *fm, u64 nodeid, u64 *size)
 {
 	struct inode *inode;
-	bool known;
+	u64 epoch = 0;
 
 	rcu_read_lock();
 	inode = efuse_inode_rcu(fm, nodeid);
-	known = inode && efuse_size_kept(ec, inode) &&
-		efuse_size_true(ec, get_fuse_inode(inode), size);
+	if (inode && efuse_size_kept(ec, inode))
+		epoch = efuse_size_true(ec, get_fuse_inode(inode), size);
 	rcu_read_unlock();
-	return known;
+	return epoch;
 }
 
 /**
@@ -232,26 +236,37 @@ bool efuse_size_is(struct inode *inode, loff_t pos)
 }
 
 /**
- * efuse_size_issue - a WRITE is being issued
+ * efuse_size_issue - a request is about to be issued: may it make a file longer?
  * @ec: connection
  * @fm: mount
- * @args: the WRITE, whose changes have begun; @size_epoch of its struct efuse_args is set
+ * @args: the request; @extends and @size_epoch of its struct efuse_args are set
+ *
+ * Sets @extends if that is so as far as is known now; see efuse_size_crossed().
  */
 void efuse_size_issue(const struct efuse_conn *ec, struct fuse_mount *fm, struct fuse_args *args)
 {
-	struct inode *inode;
-	u64 epoch = 0;
+	u64 size;
 
+	args->efuse.extends = false;
 	args->efuse.size_epoch = 0;
 	if (args->opcode != FUSE_WRITE)
 		return;
-	rcu_read_lock();
-	inode = efuse_inode_rcu(fm, args->nodeid);
-	if (inode && efuse_size_kept(ec, inode))
-		epoch = READ_ONCE(get_fuse_inode(inode)->efuse_size.epoch);
-	rcu_read_unlock();
-	if (epoch && efuse_epoch_single(ec, efuse_size_bucket(args->nodeid), epoch))
-		args->efuse.size_epoch = epoch;
+	args->efuse.size_epoch = efuse_size_known(ec, fm, args->nodeid, &size);
+	args->efuse.extends = efuse_arg_flags(args) & O_APPEND || !args->efuse.size_epoch ||
+			      efuse_arg_offset(args) + efuse_arg_size(args) > size;
+}
+
+/**
+ * efuse_size_begun - the changes of a request have begun
+ * @ec: connection
+ * @args: the request; @size_epoch of its struct efuse_args is cleared if the size is not true now
+ */
+void efuse_size_begun(const struct efuse_conn *ec, struct fuse_args *args)
+{
+	u64 epoch = args->efuse.size_epoch;
+
+	if (epoch && !efuse_epoch_single(ec, efuse_size_bucket(args->nodeid), epoch))
+		args->efuse.size_epoch = 0;
 }
 
 /* A WRITE that ended at @end has the epoch @epoch. Before, the size was true since @since. */
