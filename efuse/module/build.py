@@ -99,12 +99,21 @@ def built(target: Kernel, of: Source = EFUSE) -> Path | None:
     return locations.check_private(module) if module.is_file() else None
 
 
-def build(target: Kernel, of: Source = EFUSE, *, say: Say = _silent, force: bool = False) -> Path:
+def build(
+    target: Kernel,
+    of: Source = EFUSE,
+    *,
+    say: Say = _silent,
+    force: bool = False,
+    kept: Path | None = None,
+) -> Path:
     """Return a module for ``target``. Build it if the cache has no build of the present sources.
 
     :param of: the module to build.
     :param say: function that is called with each progress message.
     :param force: build even if the cache has it.
+    :param kept: directory that keeps the object files. A later build of this module for the same
+        kernel compiles only what has changed since; two such builds at the same time are not safe.
     :raises NotSupportedError: the kernel's source or BTF is missing.
     :raises ModuleBuildError: a patch does not apply, the compiler fails, or the result has no BTF
         that the kernel can use.
@@ -117,10 +126,12 @@ def build(target: Kernel, of: Source = EFUSE, *, say: Say = _silent, force: bool
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".new-") as name:
         work = Path(name)
         say(f"preparing {of.description}")
-        tree = of.write(work, locations.data(of.data), target)
+        tree = of.write(work / "source", locations.data(of.data), target)
+        if kept:
+            tree = _updated(kept / "source", work / "source") / tree.relative_to(work / "source")
         say(f"compiling {module.name} for {target.release}")
-        make(target, tree, work)
-        check(tree / module.name, _objects_with_btf(target, work) / "vmlinux")
+        make(target, tree, kept or work)
+        check(tree / module.name, _objects_with_btf(target, kept or work) / "vmlinux")
         fresh = work / "result"
         fresh.mkdir(mode=0o755)
         locations.make_private(Path(shutil.copy(tree / module.name, fresh)))
@@ -129,6 +140,16 @@ def build(target: Kernel, of: Source = EFUSE, *, say: Say = _silent, force: bool
             shutil.rmtree(directory)
         fresh.rename(directory)
     return locations.check_private(module)
+
+
+def _updated(kept: Path, fresh: Path) -> Path:
+    """Make the sources in ``kept`` those in ``fresh``, and touch only the files that differ."""
+    for path in [path for path in fresh.rglob("*") if path.is_file()]:
+        target = kept / path.relative_to(fresh)
+        if not target.is_file() or target.read_bytes() != path.read_bytes():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, target)
+    return kept
 
 
 UNDISTILLED = ("RESOLVE_BTFIDS_FLAGS=", "MODULE_PAHOLE_FLAGS=")

@@ -77,9 +77,9 @@ def _copy(target: Path) -> None:
             shutil.copy(source, target / name)
 
 
-def _efuse(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def _run(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*EFUSE, *words],
+        words,
         cwd=root,
         env={**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"},
         stdin=subprocess.DEVNULL,
@@ -98,13 +98,23 @@ def _tried(mutant: Mutant) -> tuple[bool, str]:
         root = Path(name)
         _copy(root)
         mutant.apply(root)
-        for which in ((), ("--csd",)):
-            built = _efuse(root, "module", "build", *which)
-            if built.returncode:
-                raise ValueError(f"{mutant.name}: {built.stderr}")
-        words = ["guest", "run", "--timeout", str(_TIMEOUT_S), "--", sys.executable, "-m", "pytest"]
+        kept = str(locations.cache() / "mutants")
+        built = _run(root, sys.executable, "-m", "tests.mutants.build", kept)
+        if built.returncode:
+            raise ValueError(f"{mutant.name}: {built.stderr}")
+        words = [
+            *EFUSE,
+            "guest",
+            "run",
+            "--timeout",
+            str(_TIMEOUT_S),
+            "--",
+            sys.executable,
+            "-m",
+            "pytest",
+        ]
         words += ["-q", "-x", "-p", "no:cacheprovider"]
-        done = _efuse(root, *words, *(f"tests/guest/{test}" for test in mutant.tests))
+        done = _run(root, *words, *(f"tests/guest/{test}" for test in mutant.tests))
     failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.M)
     # If no test failed, the guest's kernel has complained or died, and the last line reports that.
     output = failed or [line for line in (done.stdout + done.stderr).splitlines() if line][-1:]

@@ -190,6 +190,23 @@ def test_build_by_force_replaces(archive: Path, patches: Path, target: Kernel) -
     check.check(module, target.headers / "vmlinux")
 
 
+def test_build_in_a_kept_directory_writes_only_the_sources_that_changed(
+    archive: Path, patches: Path, target: Kernel, tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept"
+    build.build(target, kept=kept)
+    fuse = kept / "source/fs/fuse"
+    before = {path: path.stat().st_mtime_ns for path in fuse.rglob("*.c")}
+    assert fuse / "inode.c" in before
+    (patches / "src/ours.c").write_text("int changed;\n")
+    module = build.build(target, kept=kept)
+    check.check(module, target.headers / "vmlinux")
+    after = {path: path.stat().st_mtime_ns for path in fuse.rglob("*.c")}
+    changed = {path for path in after if after[path] != before[path]}
+    assert changed == {fuse / "efuse/ours.c"}
+    assert (fuse / "efuse/ours.c").read_text() == "int changed;\n"
+
+
 def test_build_without_btf_fails(archive: Path, patches: Path, target: Kernel) -> None:
     (target.headers / "Makefile").write_text(_KBUILD)
     with pytest.raises(ModuleBuildError, match="without BTF"):
