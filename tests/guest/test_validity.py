@@ -368,6 +368,31 @@ def test_reply_that_crosses_an_invalidation_is_not_learned(
             assert new == (2 if opcode == "getattr" else b"2" if how == "inode" else b"3")
 
 
+@pytest.mark.parametrize(
+    ("opcode", "change"),
+    [
+        ("setattr", lambda m: os.chmod(m / "f", 0o600)),
+        ("link", lambda m: os.link(m / "f", m / "g")),
+    ],
+    ids=["setattr", "link"],
+)
+def test_attributes_in_the_reply_of_a_change_that_crosses_an_invalidation_are_not_used(
+    mountpoint: Path, opcode: str, change: Callable[[Mount], object]
+) -> None:
+    with mounted(mountpoint, consistency="exclusive", declare=("nodeid_per_file",)) as m:
+        m.model.create("f", b"1")
+        os.stat(m / "f")
+        m.hold(opcode, "after")
+        changing = Call(change, m)
+        m.wait_held()
+        m.model.put("f", b"22")
+        m.call("inval_inode", "f")
+        m.release()
+        changing.result()
+        assert os.stat(m / "f").st_size == 2
+        assert force_stat(m / "f").st_size == 2
+
+
 def test_open_that_fails_with_estale_is_looked_up_again(mountpoint: Path) -> None:
     with mounted(
         mountpoint, entry_timeout=LONG, attr_timeout=LONG, reuse_nodeids=True
