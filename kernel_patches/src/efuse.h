@@ -127,14 +127,18 @@ struct efuse_pages {
 
 /**
  * struct efuse_size - the size of a file in exclusive mode (see size.c)
- * @epoch: an epoch at which it was true, 0 if none is known
+ * @epoch: an epoch at which @size was true, 0 if none is known
  * @size: in bytes
+ * @reply_epoch: epoch at which a request was issued whose reply told the size, the newest of them
+ * @reply_size: the size in that reply, in bytes; other changes may have crossed the reply
  *
- * Both change under fuse_inode.lock.
+ * All change under fuse_inode.lock.
  */
 struct efuse_size {
 	u64 epoch;
 	loff_t size;
+	u64 reply_epoch;
+	loff_t reply_size;
 };
 
 /*
@@ -167,6 +171,7 @@ void efuse_background_end(struct fuse_req *req, int error);
 ssize_t efuse_file_read(struct kiocb *iocb, struct iov_iter *to,
 			ssize_t (*ordinary)(struct kiocb *iocb, struct iov_iter *to));
 ssize_t efuse_write_checks(struct kiocb *iocb, struct iov_iter *from);
+int efuse_write_checks_again(struct kiocb *iocb, struct iov_iter *from);
 ssize_t efuse_file_write(struct kiocb *iocb, struct iov_iter *from,
 			 ssize_t (*ordinary)(struct kiocb *iocb, struct iov_iter *from));
 unsigned int efuse_write_flags(const struct kiocb *iocb, unsigned int flags);
@@ -226,6 +231,7 @@ u64 efuse_time(u64 secs, u32 nsecs, u64 plain);
 bool efuse_dentry_ended(const struct dentry *entry, u64 time);
 bool efuse_attr_ended(struct inode *inode);
 void efuse_size_cut(struct inode *inode);
+bool efuse_end_stays(struct inode *inode);
 void efuse_inode_init(struct super_block *sb, struct fuse_inode *fi);
 void efuse_listing(struct inode *inode, loff_t pos);
 void efuse_inode_evicted(struct inode *inode);

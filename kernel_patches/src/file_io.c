@@ -255,6 +255,22 @@ static bool efuse_file_locked(struct inode *inode)
 	return inode_is_locked(inode) && !READ_ONCE(get_fuse_inode(inode)->efuse_pages.past.end);
 }
 
+/*
+ * Extents of fixed length do not tell where the file ends. Ask the daemon if it has told that its
+ * attributes have changed; or, as FUSE does, if a read goes beyond the end.
+ */
+static int efuse_file_size(struct efuse_conn *ec, struct kiocb *iocb, const struct iov_iter *iter)
+{
+	struct inode *inode = file_inode(iocb->ki_filp);
+	u64 nodeid = get_node_id(inode), size;
+
+	if (!efuse_extents_cut(ec, nodeid) ||
+	    (efuse_size_told(ec, get_fuse_mount(inode), nodeid, &size) &&
+	     (iov_iter_rw(iter) == WRITE || iocb->ki_pos + iov_iter_count(iter) <= size)))
+		return 0;
+	return fuse_update_attributes(inode, iocb->ki_filp, STATX_SIZE);
+}
+
 /**
  * efuse_file_read - read(2) of a regular file
  * @iocb: the file, the position and the flags of the read
@@ -276,19 +292,31 @@ ssize_t efuse_file_read(struct kiocb *iocb, struct iov_iter *to, efuse_iter_t or
 	if (!ec || mapping_writably_mapped(inode->i_mapping) || !efuse_file_clean(inode) ||
 	    efuse_file_locked(inode))
 		return ordinary(iocb, to);
-	/* FUSE does the same: it may have to ask for the size. */
-	if (iocb->ki_pos + iov_iter_count(to) > i_size_read(inode) &&
-	    efuse_extents_cut(ec, get_node_id(inode))) {
-		err = fuse_update_attributes(inode, iocb->ki_filp, STATX_SIZE);
-		if (err)
-			return err;
-	}
+	err = efuse_file_size(ec, iocb, to);
+	if (err)
+		return err;
 	done = efuse_file_move(ec, iocb, to, FUSE_READ, efuse_file_try, &left);
 	/* A caller that has seen the new content must not get the old one from FUSE's pages. */
 	if (inode->i_mapping->nrpages)
 		efuse_refresh_pages(inode);
 	fuse_invalidate_atime(inode);
 	return left ? efuse_file_rest(iocb, to, ordinary, done, false) : done;
+}
+
+/*
+ * A path has written up to @end. As fuse_write_update_attr(), but the size is not to be asked for:
+ * no daemon can have made it another one.
+ */
+static void efuse_file_written(struct inode *inode, loff_t end)
+{
+	struct fuse_inode *fi = get_fuse_inode(inode);
+
+	spin_lock(&fi->lock);
+	fi->attr_version = atomic64_inc_return(&get_fuse_conn(inode)->attr_version);
+	if (end > inode->i_size)
+		i_size_write(inode, end);
+	spin_unlock(&fi->lock);
+	fuse_invalidate_attr_mask(inode, FUSE_STATX_MODIFY);
 }
 
 /* Drop the pages of a WRITE. Returns whether the WRITE may go past the page cache. */
@@ -314,7 +342,7 @@ static ssize_t efuse_file_try_write(struct efuse_conn *ec, struct kiocb *iocb,
 	if (efuse_file_emptied(inode, pos, len)) {
 		ret = efuse_file_try(ec, iocb, from, opcode, ended);
 		if (ret > 0)
-			fuse_write_update_attr(inode, iocb->ki_pos, ret);
+			efuse_file_written(inode, iocb->ki_pos);
 		/* A WRITE that failed may have changed some bytes, too. */
 		efuse_pages_void(ec, inode, pos, len);
 	}
@@ -328,14 +356,6 @@ static int efuse_file_modified(struct kiocb *iocb)
 	struct file *file = iocb->ki_filp;
 
 	return file_remove_privs(file) ?: file_update_time(file);
-}
-
-/* Does a write depend on the size? If a direct one fails behind the end, FUSE cuts it off there. */
-static bool efuse_write_asks(const struct kiocb *iocb, const struct iov_iter *from)
-{
-	return iocb->ki_flags & IOCB_APPEND ||
-	       (iocb->ki_flags & IOCB_DIRECT && iocb->ki_pos + iov_iter_count(from) >
-						i_size_read(file_inode(iocb->ki_filp)));
 }
 
 /**
@@ -353,11 +373,26 @@ ssize_t efuse_write_checks(struct kiocb *iocb, struct iov_iter *from)
 	ssize_t ret;
 
 	do {
-		ret = efuse_write_asks(iocb, from) ? efuse_size_update(iocb->ki_filp) : 0;
+		ret = iocb->ki_flags & IOCB_APPEND ? efuse_size_update(iocb->ki_filp) : 0;
 		ret = ret ?: generic_write_checks(iocb, from);
 	} while (ret > 0 && iocb->ki_flags & IOCB_APPEND && ++round < EFUSE_SIZE_ROUNDS &&
 		 !efuse_size_is(file_inode(iocb->ki_filp), iocb->ki_pos));
 	return ret;
+}
+
+/**
+ * efuse_write_checks_again - where does an append go, after the daemon was asked about privileges?
+ * @iocb: the file, its inode locked, the position and the flags of the write
+ * @from: the caller's buffer
+ *
+ * Return: 0 or a negative errno
+ */
+int efuse_write_checks_again(struct kiocb *iocb, struct iov_iter *from)
+{
+	if (!(iocb->ki_flags & IOCB_APPEND) ||
+	    efuse_size_stays(file_inode(iocb->ki_filp), iocb->ki_pos))
+		return 0;
+	return min_t(ssize_t, efuse_write_checks(iocb, from), 0);
 }
 
 /*
@@ -375,7 +410,8 @@ static ssize_t efuse_file_write_locked(struct efuse_conn *ec, struct kiocb *iocb
 	if (ret <= 0)
 		return ret;
 	*count = ret;
-	ret = efuse_file_modified(iocb);
+	ret = efuse_file_modified(iocb) ?: efuse_write_checks_again(iocb, from);
+	ret = ret ?: efuse_file_size(ec, iocb, from);
 	if (ret)
 		return ret;
 	ret = efuse_file_move(ec, iocb, from, FUSE_WRITE, efuse_file_try_write, left);
@@ -388,12 +424,13 @@ static ssize_t efuse_file_write_locked(struct efuse_conn *ec, struct kiocb *iocb
 /*
  * Does the caller take any number of bytes for all of them? The loop device does, which writes from
  * pages of its own, and FUSE fails short asynchronous writes, too. But a short append is reported,
- * because it must not be done again.
+ * because it must not be done again, and so are the bytes of a program's splice(2).
  */
 static bool efuse_write_whole(struct kiocb *iocb, const struct iov_iter *from)
 {
 	return !(iocb->ki_flags & IOCB_APPEND) &&
-	       (!is_sync_kiocb(iocb) || !user_backed_iter(from));
+	       (!is_sync_kiocb(iocb) ||
+		(!user_backed_iter(from) && current->flags & PF_KTHREAD));
 }
 
 /**

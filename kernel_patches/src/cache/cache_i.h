@@ -145,7 +145,7 @@ enum efuse_taken efuse_take_lookup(struct fuse_mount *fm, u64 nodeid, u64 genera
 				   u64 epoch);
 bool efuse_inode_alive(struct efuse_conn *ec, u64 nodeid);
 
-u64 efuse_inode_size(struct fuse_mount *fm, u64 nodeid);
+bool efuse_inode_present(struct fuse_mount *fm, u64 nodeid);
 static inline u16 efuse_bucket_identity(u64 nodeid)
 {
 	return efuse_bucket_inode(nodeid, EFUSE_KIND_IDENTITY);
@@ -265,6 +265,9 @@ void efuse_size_crossed(struct efuse_conn *ec, const struct fuse_args *args,
 			const struct efuse_changes *ch);
 u64 efuse_size_known(const struct efuse_conn *ec, struct fuse_mount *fm, u64 nodeid, u64 *size);
 void efuse_size_learn(struct fuse_mount *fm, u64 nodeid, u64 epoch, u64 size);
+void efuse_size_replied(struct fuse_mount *fm, u64 nodeid, u64 issued, u64 size);
+bool efuse_size_told(const struct efuse_conn *ec, struct fuse_mount *fm, u64 nodeid, u64 *size);
+bool efuse_size_stays(struct inode *inode, loff_t pos);
 int efuse_size_update(struct file *file);
 bool efuse_size_is(struct inode *inode, loff_t pos);
 

@@ -69,17 +69,15 @@ enum efuse_taken efuse_take_lookup(struct fuse_mount *fm, u64 nodeid, u64 genera
 	return taken;
 }
 
-/* The size of a file as FUSE knows it: the daemon's, extended by writes of this mount since. */
-u64 efuse_inode_size(struct fuse_mount *fm, u64 nodeid)
+/* Is the inode of a nodeid in memory? */
+bool efuse_inode_present(struct fuse_mount *fm, u64 nodeid)
 {
-	struct inode *inode;
-	u64 size;
+	bool present;
 
 	rcu_read_lock();
-	inode = efuse_inode_rcu(fm, nodeid);
-	size = inode ? i_size_read(inode) : 0;
+	present = efuse_inode_rcu(fm, nodeid);
 	rcu_read_unlock();
-	return size;
+	return present;
 }
 
 /* Does the answer of a LOOKUP stand for a lookup count? Called by fs/fuse. */

@@ -62,7 +62,7 @@ static u64 efuse_size_valid(const struct efuse_conn *ec, const struct fuse_inode
  * extended. Not if it is 0: open(2) with O_TRUNC sets that late. The caller may hold the lock
  * already.
  */
-static void efuse_size_came(struct fuse_inode *fi)
+static void efuse_size_came(const struct efuse_conn *ec, struct fuse_inode *fi)
 {
 	loff_t size = i_size_read(&fi->inode);
 	u64 epoch;
@@ -72,7 +72,7 @@ static void efuse_size_came(struct fuse_inode *fi)
 	size = i_size_read(&fi->inode);
 	epoch = fi->i_time & EFUSE_TIME_EPOCH;
 	if (size && efuse_time_extended(fi->i_time) && !(fi->inval_mask & STATX_SIZE) &&
-	    epoch > fi->efuse_size.epoch)
+	    epoch > fi->efuse_size.epoch && epoch <= efuse_epoch_now(ec))
 		efuse_size_set(&fi->efuse_size, epoch, size);
 	spin_unlock(&fi->lock);
 }
@@ -84,7 +84,7 @@ static u64 efuse_size_true(const struct efuse_conn *ec, struct fuse_inode *fi, u
 
 	if (epoch)
 		return epoch;
-	efuse_size_came(fi);
+	efuse_size_came(ec, fi);
 	return efuse_size_valid(ec, fi, size);
 }
 
@@ -136,11 +136,56 @@ void efuse_size_learn(struct fuse_mount *fm, u64 nodeid, u64 epoch, u64 size)
 	rcu_read_unlock();
 }
 
-/*
- * Give FUSE the size that is known. FUSE may have dropped the reply that brought it, or have taken
- * an older one since. Returns whether FUSE has it now. The inode is locked.
+/**
+ * efuse_size_replied - a reply has told the size of a file
+ * @fm: mount
+ * @nodeid: nodeid of the file
+ * @issued: epoch at which the request was issued
+ * @size: the size in bytes
+ *
+ * Another change may have crossed the reply; then efuse_size_learn() is not called as well.
  */
-static bool efuse_size_apply(const struct efuse_conn *ec, struct inode *inode)
+void efuse_size_replied(struct fuse_mount *fm, u64 nodeid, u64 issued, u64 size)
+{
+	struct efuse_size *known;
+	struct inode *inode;
+
+	rcu_read_lock();
+	inode = efuse_inode_rcu(fm, nodeid);
+	if (inode) {
+		known = &get_fuse_inode(inode)->efuse_size;
+		spin_lock(&get_fuse_inode(inode)->lock);
+		if (issued >= known->reply_epoch) {
+			known->reply_epoch = issued;
+			known->reply_size = size;
+		}
+		spin_unlock(&get_fuse_inode(inode)->lock);
+	}
+	rcu_read_unlock();
+}
+
+/*
+ * Which size is the newest? That which is known, or else that of a reply to a request that was
+ * issued at @since or later, if no change has ended after that. Whether the reply has seen a change
+ * that is in flight does not matter: who asks is between both. Under fuse_inode.lock.
+ */
+static bool efuse_size_newest(const struct efuse_conn *ec, const struct fuse_inode *fi, u64 since,
+			      u64 *size)
+{
+	const struct efuse_size *known = &fi->efuse_size;
+
+	if (efuse_size_valid(ec, fi, size))
+		return true;
+	*size = known->reply_size;
+	return known->reply_epoch >= since && known->reply_epoch >= atomic64_read(&ec->floor) &&
+	       efuse_epoch_last(ec, efuse_size_bucket(fi->nodeid)) <= known->reply_epoch;
+}
+
+/*
+ * Give FUSE the newest size. FUSE may have dropped the reply that brought it, or have taken an
+ * older one since. Returns whether FUSE has it now. The inode is locked.
+ */
+static bool efuse_size_apply(const struct efuse_conn *ec, struct inode *inode, u64 since)
 {
 	struct fuse_conn *fc = get_fuse_conn(inode);
 	struct fuse_inode *fi = get_fuse_inode(inode);
@@ -150,7 +195,7 @@ static bool efuse_size_apply(const struct efuse_conn *ec, struct inode *inode)
 
 	spin_lock(&fi->lock);
 	old = i_size_read(inode);
-	known = efuse_size_valid(ec, fi, &size);
+	known = efuse_size_newest(ec, fi, since, &size);
 	if (known && size != old) {
 		fi->attr_version = atomic64_inc_return(&fc->attr_version);
 		i_size_write(inode, size);
@@ -164,11 +209,11 @@ static bool efuse_size_apply(const struct efuse_conn *ec, struct inode *inode)
 	return known && i_size_read(inode) == size;
 }
 
-/* Ask the daemon for the size, until no change crosses its reply. */
+/* Ask the daemon for the size, until no change that has ended crosses its reply. */
 static int efuse_size_ask(const struct efuse_conn *ec, struct file *file)
 {
+	const u64 since = efuse_epoch_now(ec);
 	struct inode *inode = file_inode(file);
-	const u16 bucket = efuse_size_bucket(get_node_id(inode));
 	unsigned int round;
 	int err;
 
@@ -177,11 +222,7 @@ static int efuse_size_ask(const struct efuse_conn *ec, struct file *file)
 		err = fuse_update_attributes(inode, file, STATX_SIZE);
 		if (err)
 			return err;
-		if (efuse_size_apply(ec, inode))
-			return 0;
-		/* No reply tells a size that stays: what FUSE has taken is as good. */
-		if ((!efuse_size_kept(ec, inode) || efuse_epoch_in_flight(ec, bucket)) &&
-		    !(READ_ONCE(get_fuse_inode(inode)->inval_mask) & STATX_SIZE))
+		if (efuse_size_apply(ec, inode, since))
 			return 0;
 		if (fatal_signal_pending(current))
 			return -EINTR;
@@ -214,6 +255,55 @@ int efuse_size_update(struct file *file)
 	    size == i_size_read(inode))
 		return 0;
 	return efuse_size_ask(ec, file);
+}
+
+/* The size that FUSE has, if nothing has ended it. The daemon does not with write-back. */
+static bool efuse_size_fuse(struct inode *inode, u64 *size)
+{
+	*size = i_size_read(inode);
+	return get_fuse_conn(inode)->writeback_cache ||
+	       !(READ_ONCE(get_fuse_inode(inode)->inval_mask) & STATX_SIZE);
+}
+
+/**
+ * efuse_size_told - the size of a file, as far as the daemon has told
+ * @ec: connection
+ * @fm: mount
+ * @nodeid: nodeid of the file
+ * @size: set to the size in bytes
+ *
+ * Context: any
+ * Return: false if the daemon has to be asked: it has told that the attributes have changed
+ */
+bool efuse_size_told(const struct efuse_conn *ec, struct fuse_mount *fm, u64 nodeid, u64 *size)
+{
+	struct inode *inode;
+	bool told = false;
+
+	rcu_read_lock();
+	inode = efuse_inode_rcu(fm, nodeid);
+	if (inode)
+		told = (efuse_size_kept(ec, inode) &&
+			efuse_size_true(ec, get_fuse_inode(inode), size)) ||
+		       efuse_size_fuse(inode, size);
+	rcu_read_unlock();
+	return told;
+}
+
+/**
+ * efuse_size_stays - may an append go to a position that was its end before a request?
+ * @inode: the file, locked
+ * @pos: the end of the file as FUSE has it
+ *
+ * Return: true if no other size can have come, or if sizes of the file are not known at all
+ */
+bool efuse_size_stays(struct inode *inode, loff_t pos)
+{
+	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
+	u64 size;
+
+	return !ec || !efuse_size_kept(ec, inode) ||
+	       (efuse_size_true(ec, get_fuse_inode(inode), &size) && size == pos);
 }
 
 /**
@@ -254,6 +344,9 @@ void efuse_size_issue(const struct efuse_conn *ec, struct fuse_mount *fm, struct
 	args->efuse.size_epoch = efuse_size_known(ec, fm, args->nodeid, &size);
 	args->efuse.extends = efuse_arg_flags(args) & O_APPEND || !args->efuse.size_epoch ||
 			      efuse_arg_offset(args) + efuse_arg_size(args) > size;
+	/* The daemon may append where the file ends for it. */
+	if (efuse_arg_flags(args) & O_APPEND && efuse_arg_offset(args) != size)
+		args->efuse.size_epoch = 0;
 }
 
 /**
@@ -335,6 +428,23 @@ void efuse_size_cut(struct inode *inode)
 {
 	struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
 
-	if (ec)
+	if (ec) {
 		efuse_epoch_bump(ec, efuse_bucket_inode(get_node_id(inode), EFUSE_KIND_ATTR));
+		fuse_invalidate_attr_mask(inode, STATX_SIZE);
+	}
+}
+
+/**
+ * efuse_end_stays - is FUSE not to cut a file off after a direct write that has failed?
+ * @inode: the file, locked
+ *
+ * FUSE cuts off at its size what a part of the write may have brought. Another program may have
+ * made the file longer meanwhile, and in exclusive mode the daemon has told of it.
+ */
+bool efuse_end_stays(struct inode *inode)
+{
+	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
+
+	return ec && READ_ONCE(ec->consistency) == EFUSE_EXCLUSIVE &&
+	       !get_fuse_conn(inode)->writeback_cache;
 }

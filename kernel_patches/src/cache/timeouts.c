@@ -62,6 +62,7 @@ static void efuse_learn_size(const struct efuse_req *req, const struct efuse_cha
 
 	if (!S_ISREG(attr->mode) || fuse_invalid_attr(attr))
 		return;
+	efuse_size_replied(req->fm, nodeid, epoch, attr->size);
 	if (efuse_shared(req->ec, attr))
 		efuse_size_learn(req->fm, nodeid, 0, attr->size);
 	else if (efuse_epoch_holds(req->ec, ch, efuse_bucket_inode(nodeid, EFUSE_KIND_ATTR), epoch,

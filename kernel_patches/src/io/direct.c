@@ -228,6 +228,7 @@ static bool efuse_direct_writable(struct efuse_req *req, const struct efuse_back
 	umode_t mode = file_inode(eb->file)->i_mode;
 	u64 lower_end = pos + len - eb->offset + eb->backing_offset;
 	bool append = efuse_arg_flags(req->args) & O_APPEND;
+	u64 size;
 
 	if (!(eb->flags & EFUSE_EXTENT_WRITE))
 		req->reason = EFUSE_UNMAPPED;
@@ -245,8 +246,8 @@ static bool efuse_direct_writable(struct efuse_req *req, const struct efuse_back
 		req->reason = EFUSE_DECLINED;
 	/* A file that consists of more than one backing file can be extended only by the daemon. */
 	else if (!(eb->flags & EFUSE_EXTENT_TO_EOF) &&
-		 (pos + len > efuse_inode_size(req->fm, req->args->nodeid) ||
-		  (append && !req->ec->fc->writeback_cache)))
+		 (!efuse_size_told(req->ec, req->fm, req->args->nodeid, &size) ||
+		  pos + len > size || (append && !req->ec->fc->writeback_cache)))
 		req->reason = EFUSE_DECLINED;
 	/*
 	 * The end of the backing file may be outside this extent, or not be the end of the file
@@ -291,22 +292,23 @@ static bool efuse_direct_covers(struct efuse_req *req, u64 pos, u64 len)
 }
 
 /*
- * Cuts a READ at the end of the file. In an extent of fixed length only FUSE knows the end, not the
- * backing file. FUSE's page cache and read(2) never ask for more than the size that FUSE knows. If
- * another reader does, the daemon answers.
+ * Cuts a READ at the end of the file. The backing file of an extent of fixed length does not tell
+ * the end. FUSE's page cache and read(2) never ask for more than the size that FUSE knows. If
+ * another reader does, the daemon answers, and if the end may have changed.
  */
 static enum efuse_stop efuse_direct_cut(struct efuse_req *req, const struct efuse_backing *eb,
 					u64 pos, u64 *room)
 {
 	const struct fuse_args *args = req->args;
+	bool told;
 	u64 size;
 
 	if (args->opcode != FUSE_READ || eb->flags & EFUSE_EXTENT_TO_EOF)
 		return EFUSE_STOP_ALL;
-	size = efuse_inode_size(req->fm, args->nodeid);
-	if (pos + *room <= size)
+	told = efuse_size_told(req->ec, req->fm, args->nodeid, &size);
+	if (told && pos + *room <= size)
 		return EFUSE_STOP_ALL;
-	if (!args->efuse.iter && !args->page_zeroing) {
+	if (!told || (!args->efuse.iter && !args->page_zeroing)) {
 		req->reason = EFUSE_DECLINED;
 		return EFUSE_STOP_REFUSED;
 	}

@@ -15,7 +15,8 @@ static void efuse_issue(struct efuse_conn *ec, struct fuse_mount *fm, struct fus
 
 /*
  * CREATE opened a file that was made by another client, and may have truncated it. That is known
- * only now. In exclusive mode there is no other client.
+ * only now. In exclusive mode such a file is in memory, since another client can only have given a
+ * known file the name.
  */
 static void efuse_created_over(struct efuse_req *req)
 {
@@ -23,7 +24,8 @@ static void efuse_created_over(struct efuse_req *req)
 
 	if (req->args->opcode != FUSE_CREATE || req->error || !entry ||
 	    !(efuse_arg_flags(req->args) & O_TRUNC) ||
-	    READ_ONCE(req->ec->consistency) == EFUSE_EXCLUSIVE)
+	    (READ_ONCE(req->ec->consistency) == EFUSE_EXCLUSIVE &&
+	     !efuse_inode_present(req->fm, entry->nodeid)))
 		return;
 	efuse_epoch_bump(req->ec, efuse_bucket_inode(entry->nodeid, EFUSE_KIND_DATA));
 	efuse_epoch_bump(req->ec, efuse_bucket_inode(entry->nodeid, EFUSE_KIND_CONTENT));
