@@ -363,20 +363,22 @@ static int efuse_file_modified(struct kiocb *iocb)
  * @iocb: the file, its inode locked, the position and the flags of the write
  * @from: the caller's buffer
  *
- * An append goes to the end that the file has under the inode's lock.
+ * An append goes to the end that the file has under the inode's lock. If FUSE has taken an older
+ * size meanwhile, from a task without that lock, the checks are made once more.
  *
  * Return: as generic_write_checks(), whose place it takes.
  */
 ssize_t efuse_write_checks(struct kiocb *iocb, struct iov_iter *from)
 {
-	unsigned int round = 0;
+	struct inode *inode = file_inode(iocb->ki_filp);
+	int tries = 2;
 	ssize_t ret;
 
 	do {
 		ret = iocb->ki_flags & IOCB_APPEND ? efuse_size_update(iocb->ki_filp) : 0;
 		ret = ret ?: generic_write_checks(iocb, from);
-	} while (ret > 0 && iocb->ki_flags & IOCB_APPEND && ++round < EFUSE_SIZE_ROUNDS &&
-		 !efuse_size_is(file_inode(iocb->ki_filp), iocb->ki_pos));
+	} while (ret > 0 && iocb->ki_flags & IOCB_APPEND && --tries &&
+		 !efuse_size_stays(inode, iocb->ki_pos));
 	return ret;
 }
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import mmap
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.guest.support.asynchronous import ASYNC_DIO, Asynchronous, Opening
+from tests.guest.support.asynchronous import (
+    ASYNC_DIO,
+    Asynchronous,
+    Opening,
+    create_with_held_reply,
+)
 from tests.guest.support.backing_files import backing, make, whole
 from tests.guest.support.daemons import Mount, eventually, fails, mounted, running
 from tests.guest.support.file_data import BLOCK, fill
@@ -97,22 +101,6 @@ def test_append_goes_to_the_end_after_another_change(
         assert bytes(m.call("inode", "f").data) == before + b"three"
 
 
-def _create_with_held_reply(m: Mount) -> Opening:
-    """Let a CREATE find that its name is a link to the file, and hold its reply.
-
-    The reply has the size that the file has now. FUSE takes it, however old it is then.
-    """
-    m.hold("lookup", "after", b"g")
-    m.hold("create", "after", b"g")
-    opening = Opening(m / "g", os.O_WRONLY | os.O_CREAT)
-    m.wait_held()  # the name does not exist
-    m.model.hard_link("f", "g")
-    m.call("inval_attributes", "f")
-    m.release("lookup")
-    m.wait_held()
-    return opening
-
-
 def _grow(m: Mount) -> bytes:
     """Let another program make the file longer, and the daemon announce it; return the bytes."""
     longer = bytes(m.call("inode", "f").data).ljust(200, b"x")
@@ -161,23 +149,6 @@ def test_append_goes_to_the_end_if_a_notification_crosses_the_size(mountpoint: P
             assert writing.result() == 4
         os.close(fd)
         assert bytes(m.call("inode", "f").data) == longer + b"two "
-
-
-def test_append_goes_to_the_end_after_a_notification_between_size_and_write(
-    mountpoint: Path,
-) -> None:
-    """An append knows the size, and asks for file capabilities. Then the notification comes."""
-    with mounted(mountpoint, consistency="exclusive", **LONG) as m:
-        make(m, "f", _FIRST)
-        fd = _appender(m)
-        m.call("inval_attributes", "f")
-        m.hold("getxattr", "after")
-        with running(os.write, fd, b"two ") as writing:
-            m.wait_held()
-            _grow(m)
-            m.release()
-            assert writing.result() == 4
-        _append_to_the_grown_file(m, fd)
 
 
 def test_append_goes_to_the_end_after_a_write_that_failed(mountpoint: Path) -> None:
@@ -239,7 +210,7 @@ def test_append_goes_to_the_end_after_a_create_that_found_the_file(mountpoint: P
         make(m, "f", _FIRST)
         fd = _opened(m)
         os.write(fd, b"one ")
-        opening = _create_with_held_reply(m)
+        opening = create_with_held_reply(m)
         os.write(fd, b"two ")
         os.write(fd, b"three ")
         m.release()
@@ -268,7 +239,7 @@ def test_append_goes_to_the_end_if_the_reply_of_a_create_crosses_the_size(
         make(m, "f", first)
         fd = os.open(m / "f", os.O_WRONLY | os.O_APPEND)
         os.write(fd, b"one ")
-        opening = _create_with_held_reply(m)
+        opening = create_with_held_reply(m)
         os.write(fd, b"two ")
         os.write(fd, b"three ")
         m.call("inval_attributes", "f")
@@ -299,13 +270,19 @@ def test_append_goes_to_an_announced_end_with_direct_io_of_the_daemon(
         os.close(fd)
 
 
+@pytest.mark.parametrize(
+    ("consistency", "linked"), [("exclusive", False), ("exclusive", True), ("ttl", False)]
+)
 def test_size_is_that_of_the_file_after_an_open_that_truncates_has_waited(
-    mountpoint: Path,
+    mountpoint: Path, consistency: str, linked: bool
 ) -> None:
     """FUSE sets the size to 0 after another task has asked for the attributes."""
-    with mounted(mountpoint, consistency="exclusive", open_flags=FOPEN_NOFLUSH, **LONG) as m:
+    with mounted(mountpoint, consistency=consistency, open_flags=FOPEN_NOFLUSH, **LONG) as m:
         make(m, "f", fill("b", BLOCK))
-        first, second = _opened(m), _opened(m)
+        if linked:  # the daemon's own timeouts
+            m.model.hard_link("f", "other")
+            m.call("inval_attributes", "f")
+        first, second = _opened(m), os.open(m / "f", os.O_RDWR)
         m.hold("write", "after")
         with running(os.write, first, fill("o", BLOCK)) as holder:
             m.wait_held()  # has the inode's lock
@@ -320,6 +297,7 @@ def test_size_is_that_of_the_file_after_an_open_that_truncates_has_waited(
                 assert seeking.result() == len(b"another")
             truncating = opening.result()
         assert os.stat(m / "f").st_size == len(b"another")
+        assert os.pread(second, 100, 0) == b"another"
         for each in (first, second, truncating):
             os.close(each)
 
@@ -336,13 +314,14 @@ def test_append_goes_to_the_end_if_a_create_and_a_notification_cross_the_size(
         mountpoint,
         consistency="exclusive",
         declare=("nodeid_per_file",),
+        default_permissions=False,  # open(2) asks for no attributes, which might be newer
         open_flags=FOPEN_NOFLUSH,
         **LONG,
     ) as m:
         make(m, "f", _FIRST)
         fd = os.open(m / "f", os.O_WRONLY | os.O_APPEND)
         os.write(fd, b"one ")
-        opening = _create_with_held_reply(m)
+        opening = create_with_held_reply(m)
         os.write(fd, b"two ")
         os.write(fd, b"three ")
         m.call("inval_attributes", "f")
@@ -385,7 +364,7 @@ def test_append_goes_to_the_end_if_a_create_ends_while_the_size_is_applied(
         os.write(fd, b"one ")
         # With these flags no page of the file is waited for before FUSE takes the reply.
         m.call("set_open_flags", FOPEN_NOFLUSH | FOPEN_DIRECT_IO)
-        opening = _create_with_held_reply(m)
+        opening = create_with_held_reply(m)
         os.write(fd, b"two ")
         os.write(fd, b"three ")
         os.fstat(fd)  # the reads ask for nothing
@@ -418,20 +397,3 @@ def test_append_goes_to_the_end_if_a_create_ends_while_the_size_is_applied(
         for each in (fd, direct, plain, created):
             os.close(each)
         assert data == longer + b"four"
-
-
-def test_direct_write_that_fails_does_not_cut_off_an_announced_end(mountpoint: Path) -> None:
-    """fuse_direct_IO() truncates the file to the size that FUSE knew before the notification."""
-    with mounted(mountpoint, consistency="exclusive", open_flags=FOPEN_NOFLUSH, **LONG) as m:
-        make(m, "f", fill("d")[:5000])
-        fd = os.open(m / "f", os.O_WRONLY | os.O_DIRECT)
-        m.model.put("f", fill("d"))
-        m.call("inval_attributes", "f")
-        m.call("deny", "write", 0, errno.ENOSPC)
-        block = mmap.mmap(-1, BLOCK)
-        with pytest.raises(OSError):
-            os.pwrite(fd, block, 2 * BLOCK)
-        m.call("deny", "write", 0, 0)
-        data = bytes(m.call("inode", "f").data)
-        os.close(fd)
-        assert data == fill("d"), f"only {len(data)} bytes are left"

@@ -178,3 +178,27 @@ def test_asynchronous_append_that_ends_short_tells_how_much_it_appended(
         os.close(fd)
         assert 0 < appended < 1 << 20 and appended % BLOCK in range(BLOCK)
         assert results == [appended], f"{results}, but {appended} bytes are in the file"
+
+
+def test_splice_reports_the_bytes_that_a_path_has_written(mountpoint: Path, lower: Path) -> None:
+    """The backing file takes a part, and the daemon has no room for the rest."""
+    size = 1 << 20
+    with (
+        small(lower) as point,
+        mounted(mountpoint, path="direct", open_flags=FOPEN_NOFLUSH, **LONG) as m,
+    ):
+        path = backing(point, b"")
+        os.truncate(path, size)
+        _leave(point, 8 * BLOCK)
+        make(m, "f", bytes(size))
+        whole(m, path, write=True)
+        m.call("deny", "write", 0, errno.ENOSPC)
+        fd = os.open(m / "f", os.O_WRONLY)
+        out, in_ = os.pipe()
+        os.write(in_, b"s" * 16 * BLOCK)
+        moved = os.splice(out, fd, 16 * BLOCK, offset_dst=0)
+        m.call("deny", "write", 0, 0)
+        for each in (fd, out, in_):
+            os.close(each)
+        assert Path(path).read_bytes() == b"s" * moved + bytes(size - moved)
+        assert 0 < moved < 16 * BLOCK

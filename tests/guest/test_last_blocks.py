@@ -4,10 +4,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from tests.guest.support.asynchronous import (
+    ASYNC_DIO,
+    PWRITE,
+    Block,
+    Queue,
+    create_with_held_reply,
+)
 from tests.guest.support.backing_files import make
-from tests.guest.support.daemons import mounted, running
+from tests.guest.support.daemons import Mount, mounted, running
 from tests.guest.support.file_data import BLOCK, SIZE, fill, pread_direct, read
 from tests.guest.support.file_pages import LONG
 from tests.guest.support.wire import FOPEN_NOFLUSH
@@ -69,3 +79,71 @@ def test_block_that_ended_a_cut_file_is_not_the_last_one_after_a_write_behind_it
         os.close(fd)
         assert (len(seen), len(pages), end) == (BLOCK, len(data), len(data))
         assert pages == data
+
+
+def _cut_by_another(m: Mount) -> None:
+    m.model.put("f", fill("d", 50))
+    m.call("inval_inode", "f")
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [_cut_by_another, lambda m: os.truncate(m / "f", 50)],
+    ids=["by another program", "truncate"],
+)
+def test_block_that_ended_a_cut_file_is_not_the_last_one_while_a_write_lengthens_it(
+    mountpoint: Path, cut: Callable[[Mount], None]
+) -> None:
+    """The WRITE was issued when the file was longer: it does not count as one that extends."""
+    size = 6 * BLOCK
+    block = Block(b"w" * BLOCK)
+    writes = Queue()
+    with mounted(
+        mountpoint,
+        consistency="exclusive",
+        generic_flags=ASYNC_DIO,
+        open_flags=FOPEN_NOFLUSH,
+        **LONG,
+    ) as m:
+        make(m, "f", fill("d", size))
+        direct = os.open(m / "f", os.O_WRONLY | os.O_DIRECT)
+        fd = os.open(m / "f", os.O_RDONLY)
+        m.hold("write", "before")
+        writes.submit(PWRITE, direct, block.address, BLOCK, 5 * BLOCK)
+        m.wait_held()
+        cut(m)
+        assert os.pread(fd, BLOCK, 0) == fill("d", 50)
+        held = m.call("_held.pop", 0)
+        answer = m.call("_answer", held.request)  # the daemon carries the WRITE out
+        seen = os.fstat(fd).st_size
+        data = os.pread(fd, BLOCK, 0)
+        m.call("_send", answer)
+        assert writes.results(1) == [BLOCK]
+        writes.close()
+        os.close(fd)
+        os.close(direct)
+        assert seen == size
+        assert data == fill("d", 50) + bytes(BLOCK - 50)
+
+
+def test_blocks_of_a_known_file_that_a_create_cut_are_not_read(mountpoint: Path) -> None:
+    """Another program gave the file a second name, which the CREATE opens."""
+    with mounted(
+        mountpoint,
+        consistency="exclusive",
+        declare=("nodeid_per_file",),
+        open_flags=FOPEN_NOFLUSH,
+        **LONG,
+    ) as m:
+        make(m, "f", fill("d"))
+        fd = os.open(m / "f", os.O_RDWR)
+        opening = create_with_held_reply(m, os.O_TRUNC, "before")
+        m.call("inval_inode", "f")
+        assert os.pread(fd, SIZE, 0) == fill("d")
+        m.release()
+        created = opening.result()
+        assert os.pwrite(fd, b"w" * 100, 2 * BLOCK) == 100
+        data = os.pread(fd, SIZE, 0)
+        os.close(created)
+        os.close(fd)
+        assert data == bytes(2 * BLOCK) + b"w" * 100

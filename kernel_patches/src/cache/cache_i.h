@@ -269,7 +269,6 @@ void efuse_size_replied(struct fuse_mount *fm, u64 nodeid, u64 issued, u64 size)
 bool efuse_size_told(const struct efuse_conn *ec, struct fuse_mount *fm, u64 nodeid, u64 *size);
 bool efuse_size_stays(struct inode *inode, loff_t pos);
 int efuse_size_update(struct file *file);
-bool efuse_size_is(struct inode *inode, loff_t pos);
 
 /* kept.c */
 /* Flag of an extended timeout: the word is not a time, but a bucket and an epoch. See kept.c. */

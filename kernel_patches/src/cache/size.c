@@ -183,9 +183,9 @@ static bool efuse_size_newest(const struct efuse_conn *ec, const struct fuse_ino
 
 /*
  * Give FUSE the newest size. FUSE may have dropped the reply that brought it, or have taken an
- * older one since. Returns whether FUSE has it now. The inode is locked.
+ * older one since. The inode is locked.
  */
-static bool efuse_size_apply(const struct efuse_conn *ec, struct inode *inode, u64 since)
+static void efuse_size_apply(const struct efuse_conn *ec, struct inode *inode, u64 since)
 {
 	struct fuse_conn *fc = get_fuse_conn(inode);
 	struct fuse_inode *fi = get_fuse_inode(inode);
@@ -206,55 +206,20 @@ static bool efuse_size_apply(const struct efuse_conn *ec, struct inode *inode, u
 		if (!fc->explicit_inval_data)
 			invalidate_inode_pages2(inode->i_mapping);
 	}
-	return known && i_size_read(inode) == size;
 }
 
-/* Ask the daemon for the size, until no change that has ended crosses its reply. */
+/* Ask the daemon for the size, and give it to FUSE. Returns 0 or a negative errno. */
 static int efuse_size_ask(const struct efuse_conn *ec, struct file *file)
 {
 	const u64 since = efuse_epoch_now(ec);
 	struct inode *inode = file_inode(file);
-	unsigned int round;
 	int err;
 
-	for (round = 0; round < EFUSE_SIZE_ROUNDS; round++) {
-		fuse_invalidate_attr_mask(inode, STATX_SIZE);
-		err = fuse_update_attributes(inode, file, STATX_SIZE);
-		if (err)
-			return err;
-		if (efuse_size_apply(ec, inode, since))
-			return 0;
-		if (fatal_signal_pending(current))
-			return -EINTR;
-	}
-	return 0;
-}
-
-/**
- * efuse_size_update - make FUSE's size of a file true in exclusive mode
- * @file: the file, its inode locked
- *
- * The daemon is asked if something else than a WRITE of this mount has ended the size. Does nothing
- * in the other modes, where the file may become longer at any time, and in a mount with write-back,
- * where FUSE decides the size. If a notification crosses each reply, FUSE's size is used in the
- * end.
- *
- * Context: process context, may sleep.
- * Return: 0 or a negative errno
- */
-int efuse_size_update(struct file *file)
-{
-	struct inode *inode = file_inode(file);
-	struct fuse_conn *fc = get_fuse_conn(inode);
-	const struct efuse_conn *ec = efuse_conn_get(fc);
-	u64 size;
-
-	if (!ec || READ_ONCE(ec->consistency) != EFUSE_EXCLUSIVE || fc->writeback_cache)
-		return 0;
-	if (efuse_size_kept(ec, inode) && efuse_size_true(ec, get_fuse_inode(inode), &size) &&
-	    size == i_size_read(inode))
-		return 0;
-	return efuse_size_ask(ec, file);
+	fuse_invalidate_attr_mask(inode, STATX_SIZE);
+	err = fuse_update_attributes(inode, file, STATX_SIZE);
+	if (!err)
+		efuse_size_apply(ec, inode, since);
+	return err;
 }
 
 /* The size that FUSE has, if nothing has ended it. The daemon does not with write-back. */
@@ -291,38 +256,69 @@ bool efuse_size_told(const struct efuse_conn *ec, struct fuse_mount *fm, u64 nod
 }
 
 /**
- * efuse_size_stays - may an append go to a position that was its end before a request?
+ * efuse_size_stays - may an append go to a position?
  * @inode: the file, locked
- * @pos: the end of the file as FUSE has it
- *
- * Return: true if no other size can have come, or if sizes of the file are not known at all
- */
-bool efuse_size_stays(struct inode *inode, loff_t pos)
-{
-	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
-	u64 size;
-
-	return !ec || !efuse_size_kept(ec, inode) ||
-	       (efuse_size_true(ec, get_fuse_inode(inode), &size) && size == pos);
-}
-
-/**
- * efuse_size_is - may an append go to a position?
- * @inode: the file, locked
- * @pos: the end of the file as FUSE has it
+ * @pos: the end of the file as FUSE had it
  *
  * FUSE may have taken an older reply after efuse_size_update(), from a task without the inode's
  * lock.
  *
- * Return: false if another size is known to be true
+ * Return: false if the end is another one, or if the daemon has told of a change since. true
+ *	   outside of exclusive mode, where the file may become longer at any time
  */
-bool efuse_size_is(struct inode *inode, loff_t pos)
+bool efuse_size_stays(struct inode *inode, loff_t pos)
 {
-	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
+	struct fuse_conn *fc = get_fuse_conn(inode);
+	const struct efuse_conn *ec = efuse_conn_get(fc);
+	struct fuse_inode *fi = get_fuse_inode(inode);
+	bool known;
 	u64 size;
 
-	return !ec || !efuse_size_kept(ec, inode) ||
-	       !efuse_size_true(ec, get_fuse_inode(inode), &size) || size == pos;
+	if (!ec || READ_ONCE(ec->consistency) != EFUSE_EXCLUSIVE || fc->writeback_cache)
+		return true;
+	spin_lock(&fi->lock);
+	known = efuse_size_newest(ec, fi, 1, &size);
+	spin_unlock(&fi->lock);
+	/* Without handlers, replies are not looked at. */
+	if (!known && !rcu_access_pointer(ec->ops))
+		known = efuse_size_fuse(inode, &size);
+	return known && size == pos;
+}
+
+/**
+ * efuse_size_update - make FUSE's size of a file true in exclusive mode
+ * @file: the file, its inode locked
+ *
+ * The daemon is asked if something else than a WRITE of this mount has ended the size, and again if
+ * a change that has ended crosses its reply. Does nothing in the other modes, where the file may
+ * become longer at any time, and in a mount with write-back, where FUSE decides the size. If a
+ * notification crosses each reply, FUSE's size is used in the end.
+ *
+ * Context: process context, may sleep.
+ * Return: 0 or a negative errno
+ */
+int efuse_size_update(struct file *file)
+{
+	struct inode *inode = file_inode(file);
+	struct fuse_conn *fc = get_fuse_conn(inode);
+	const struct efuse_conn *ec = efuse_conn_get(fc);
+	unsigned int round = 0;
+	u64 size;
+	int err;
+
+	if (!ec || READ_ONCE(ec->consistency) != EFUSE_EXCLUSIVE || fc->writeback_cache)
+		return 0;
+	if (efuse_size_kept(ec, inode) && efuse_size_true(ec, get_fuse_inode(inode), &size) &&
+	    size == i_size_read(inode))
+		return 0;
+	do {
+		err = efuse_size_ask(ec, file);
+		if (err || efuse_size_stays(inode, i_size_read(inode)))
+			return err;
+		if (fatal_signal_pending(current))
+			return -EINTR;
+	} while (++round < EFUSE_SIZE_ROUNDS);
+	return 0;
 }
 
 /**

@@ -11,6 +11,7 @@ import struct
 import threading
 from pathlib import Path
 
+from tests.guest.support.daemons import Mount
 from tests.guest.support.file_data import BLOCK
 
 ASYNC_DIO = 1 << 15
@@ -48,6 +49,38 @@ class Opening(threading.Thread):
         return self.fd
 
 
+def create_with_held_reply(m: Mount, flags: int = 0, point: str = "after") -> Opening:
+    """Let a CREATE find that its name, ``g``, is a link to the file ``f``, and hold it.
+
+    Its reply has the size that the file has now. FUSE takes it, however old it is then.
+
+    :param flags: more flags of open(2).
+    :param point: ``"before"`` the daemon handles the CREATE, or ``"after"``.
+    """
+    m.hold("lookup", "after", b"g")
+    m.hold("create", point, b"g")
+    opening = Opening(m / "g", os.O_WRONLY | os.O_CREAT | flags)
+    m.wait_held()  # the name does not exist
+    m.model.hard_link("f", "g")
+    m.call("inval_attributes", "f")
+    m.release("lookup")
+    m.wait_held()
+    return opening
+
+
+class Block:
+    """Memory for one block of direct I/O.
+
+    :ivar memory: the memory.
+    :ivar address: its address.
+    """
+
+    def __init__(self, data: bytes = bytes(BLOCK)) -> None:
+        self.memory = mmap.mmap(-1, BLOCK)
+        self.memory[:] = data
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+
+
 def half_a_buffer() -> int:
     """Return the address of two pages that are in memory, before one without any access."""
     size = ctypes.c_size_t(3 * BLOCK)
@@ -59,7 +92,7 @@ def half_a_buffer() -> int:
     return start
 
 
-class _Queue:
+class Queue:
     """A context of io_setup(2)."""
 
     def __init__(self) -> None:
@@ -93,7 +126,7 @@ class _Queue:
 
 def asynchronously(opcode: int, fd: int, address: int, size: int, offset: int) -> list[int]:
     """Read or write by io_submit(2); return the results of all events."""
-    queue = _Queue()
+    queue = Queue()
     queue.submit(opcode, fd, address, size, offset)
     results = queue.results(8)
     queue.close()
@@ -104,7 +137,7 @@ class Asynchronous:
     """Reads that are in flight, each of one block, into memory of their own."""
 
     def __init__(self, fd: int, blocks: int) -> None:
-        self._queue = _Queue()
+        self._queue = Queue()
         self._memory = mmap.mmap(-1, blocks * BLOCK)
         start = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         for at in range(0, blocks * BLOCK, BLOCK):

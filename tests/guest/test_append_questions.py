@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Test where an append goes if no reply tells a size that stays, in exclusive mode."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.guest.support.asynchronous import (
+    ASYNC_DIO,
+    PWRITE,
+    Asynchronous,
+    Block,
+    Queue,
+    create_with_held_reply,
+)
+from tests.guest.support.backing_files import make
+from tests.guest.support.daemons import Mount, mounted, running
+from tests.guest.support.file_data import BLOCK, fill
+from tests.guest.support.file_pages import LONG
+from tests.guest.support.manual_daemon import until
+from tests.guest.support.wire import FOPEN_NOFLUSH
+
+_FIRST = fill("b", 100)
+
+
+def test_append_goes_to_the_end_if_a_create_crosses_the_size_during_a_flush(
+    mountpoint: Path,
+) -> None:
+    """A FLUSH of the file is in flight, and FUSE takes the old size of a CREATE."""
+    with mounted(
+        mountpoint,
+        consistency="exclusive",
+        declare=("nodeid_per_file",),
+        default_permissions=False,  # open(2) asks for no attributes, which might be newer
+        **LONG,
+    ) as m:
+        make(m, "f", _FIRST)
+        third = os.open(m / "f", os.O_WRONLY)
+        m.call("set_open_flags", FOPEN_NOFLUSH)
+        fd = os.open(m / "f", os.O_WRONLY | os.O_APPEND)
+        os.pwrite(third, _FIRST[:1], 0)
+        os.write(fd, b"one ")
+        opening = create_with_held_reply(m)
+        os.write(fd, b"two ")
+        os.write(fd, b"three ")
+        m.hold("flush", "after")
+        with running(os.close, third) as closing:
+            m.wait_held(2)
+            m.hold("getattr", "after")
+            with running(os.write, fd, b"four") as writing:
+                m.wait_held(3)
+                m.release("create")
+                created = opening.result()
+                m.release("getattr")
+                m.release()
+                assert writing.result() == 4
+            closing.result()
+        data = bytes(m.call("inode", "f").data)
+        for each in (third, created, fd):
+            os.close(each)
+        assert data == _FIRST + b"one two three four"
+
+
+def _held(m: Mount) -> int:
+    number: int = m.call("_held.__len__")
+    return number
+
+
+@pytest.mark.parametrize("busy", [True, False], ids=["a write is in flight", "two names"])
+def test_append_goes_to_an_announced_end_as_long_as_reads_complete(
+    mountpoint: Path, busy: bool
+) -> None:
+    """FUSE drops each reply with the size: a direct read has completed meanwhile.
+
+    No size is known for longer than a moment, because of a WRITE or of another name of the file.
+    """
+    rounds = 9
+    data = fill("b", rounds * BLOCK)
+    block = Block(data[:BLOCK])
+    with (
+        mounted(
+            mountpoint,
+            consistency="exclusive",
+            generic_flags=ASYNC_DIO,
+            open_flags=FOPEN_NOFLUSH,
+            **LONG,
+        ) as m,
+        contextlib.ExitStack() as stack,
+    ):
+        make(m, "f", data)
+        if not busy:
+            m.model.hard_link("f", "other")
+            m.call("inval_attributes", "f")
+        fd = os.open(m / "f", os.O_WRONLY | os.O_APPEND)
+        direct = os.open(m / "f", os.O_RDWR | os.O_DIRECT)
+        os.write(fd, b"one ")
+        os.stat(m / "f")
+        for _ in range(rounds):
+            m.hold("read", "after")
+        reads = Asynchronous(direct, rounds)
+        m.wait_held(rounds)
+        writes = Queue()
+        if busy:
+            m.hold("write", "after")
+            writes.submit(PWRITE, direct, block.address, BLOCK, 0)
+            m.wait_held(rounds + 1)
+        longer = bytes(m.call("inode", "f").data) + b"of another program "
+        m.model.put("f", longer)
+        m.call("inval_attributes", "f")
+        m.hold("getattr", "after")
+        writing = stack.enter_context(running(os.write, fd, b"two "))
+        stack.callback(m.release)
+        m.wait_held(rounds + 1 + busy)
+        for left in reversed(range(rounds)):
+            read_ = m.call("_held.pop", 0)
+            assert read_.request.opcode == "read"
+            m.call("_send", read_.answer)
+            assert reads.wait() == BLOCK
+            m.call("release_and_hold", "getattr", "after")
+            until(lambda left=left: writing.done() or _held(m) == left + 1 + busy)
+            if writing.done():
+                break
+        m.release()
+        assert writing.result() == 4
+        assert bytes(m.call("inode", "f").data) == longer + b"two "
+        if busy:
+            assert writes.results(1) == [BLOCK]
+        writes.close()
+        reads.close()
+        os.close(direct)
+        os.close(fd)
+
+
+@pytest.mark.parametrize("asks", [True, False], ids=["another task asks", "nothing asks"])
+def test_append_goes_to_an_end_that_is_announced_while_privileges_are_asked_for(
+    mountpoint: Path, asks: bool
+) -> None:
+    with mounted(mountpoint, consistency="exclusive", open_flags=FOPEN_NOFLUSH, **LONG) as m:
+        make(m, "f", _FIRST)
+        fd = os.open(m / "f", os.O_WRONLY | os.O_APPEND)
+        os.write(fd, b"one ")
+        m.call("inval_attributes", "f")
+        m.hold("getxattr", "after")
+        with running(os.write, fd, b"two ") as writing:
+            m.wait_held()
+            longer = bytes(m.call("inode", "f").data).ljust(200, b"x")
+            m.model.put("f", longer)
+            m.call("inval_attributes", "f")
+            if asks:
+                assert os.stat(m / "f").st_size == 200
+            m.release()
+            assert writing.result() == 4
+        os.close(fd)
+        assert bytes(m.call("inode", "f").data) == longer + b"two "
