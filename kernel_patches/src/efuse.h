@@ -45,8 +45,9 @@ struct vm_area_struct;
  * @start_ns: ktime when the request was issued, 0 if it is not timed
  * @path_start_ns: READ, WRITE: ktime when its path was selected, 0 if it is not timed
  * @predicted_ns: READ, WRITE: duration that select_path() predicted, 0 if it did not
- * @size_epoch: WRITE: epoch at which FUSE's size of the file was true, and still was when the
- *		WRITE was issued; 0: it was not known to be true (see size.c)
+ * @size_epoch: WRITE: epoch at which the size of the file was known, and still was when the WRITE
+ *		was issued; 0: it was not known (see size.c)
+ * @size: WRITE: that size in bytes
  * @note: READ, WRITE: number that select_path() passes on to path_done()
  * @fm: request in the background: its mount
  * @deferred: WRITE in the background that a worker carries out: its work item
@@ -73,6 +74,7 @@ struct efuse_args {
 	u64 path_start_ns;
 	u64 predicted_ns;
 	u64 size_epoch;
+	u64 size;
 	u32 note;
 	struct fuse_mount *fm;
 	struct work_struct deferred;
@@ -129,16 +131,21 @@ struct efuse_pages {
  * struct efuse_size - the size of a file in exclusive mode (see size.c)
  * @epoch: an epoch at which @size was true, 0 if none is known
  * @size: in bytes
- * @reply_epoch: epoch at which a request was issued whose reply told the size, the newest of them
- * @reply_size: the size in that reply, in bytes; other changes may have crossed the reply
+ * @asker: the task that asks for the size under the inode's lock; NULL if there is none
+ * @reply_epoch: epoch at which its last question was issued, 0 if that has no reply
+ * @reply_size: the size in the reply, in bytes; other changes may have crossed the reply
+ * @announced: the daemon has told that the file has changed, and FUSE has not been seen to have
+ *	       newer attributes since
  *
  * All change under fuse_inode.lock.
  */
 struct efuse_size {
 	u64 epoch;
 	loff_t size;
+	struct task_struct *asker;
 	u64 reply_epoch;
 	loff_t reply_size;
+	bool announced;
 };
 
 /*
@@ -231,6 +238,7 @@ u64 efuse_time(u64 secs, u32 nsecs, u64 plain);
 bool efuse_dentry_ended(const struct dentry *entry, u64 time);
 bool efuse_attr_ended(struct inode *inode);
 void efuse_size_cut(struct inode *inode);
+void efuse_size_announced(struct inode *inode);
 bool efuse_end_stays(struct inode *inode);
 void efuse_inode_init(struct super_block *sb, struct fuse_inode *fi);
 void efuse_listing(struct inode *inode, loff_t pos);

@@ -265,7 +265,7 @@ static int efuse_file_size(struct efuse_conn *ec, struct kiocb *iocb, const stru
 	u64 nodeid = get_node_id(inode), size;
 
 	if (!efuse_extents_cut(ec, nodeid) ||
-	    (efuse_size_told(ec, get_fuse_mount(inode), nodeid, &size) &&
+	    (efuse_size_told(ec, get_fuse_mount(inode), NULL, nodeid, &size) &&
 	     (iov_iter_rw(iter) == WRITE || iocb->ki_pos + iov_iter_count(iter) <= size)))
 		return 0;
 	return fuse_update_attributes(inode, iocb->ki_filp, STATX_SIZE);
@@ -286,37 +286,20 @@ ssize_t efuse_file_read(struct kiocb *iocb, struct iov_iter *to, efuse_iter_t or
 	struct inode *inode = file_inode(iocb->ki_filp);
 	ssize_t done;
 	bool left;
-	int err;
 
 	/* A store through a map shows in FUSE's page before the page is known to be dirty. */
 	if (!ec || mapping_writably_mapped(inode->i_mapping) || !efuse_file_clean(inode) ||
 	    efuse_file_locked(inode))
 		return ordinary(iocb, to);
-	err = efuse_file_size(ec, iocb, to);
-	if (err)
-		return err;
+	/* If the daemon cannot be asked, it decides whether it can be read. */
+	if (efuse_file_size(ec, iocb, to))
+		return ordinary(iocb, to);
 	done = efuse_file_move(ec, iocb, to, FUSE_READ, efuse_file_try, &left);
 	/* A caller that has seen the new content must not get the old one from FUSE's pages. */
 	if (inode->i_mapping->nrpages)
 		efuse_refresh_pages(inode);
 	fuse_invalidate_atime(inode);
 	return left ? efuse_file_rest(iocb, to, ordinary, done, false) : done;
-}
-
-/*
- * A path has written up to @end. As fuse_write_update_attr(), but the size is not to be asked for:
- * no daemon can have made it another one.
- */
-static void efuse_file_written(struct inode *inode, loff_t end)
-{
-	struct fuse_inode *fi = get_fuse_inode(inode);
-
-	spin_lock(&fi->lock);
-	fi->attr_version = atomic64_inc_return(&get_fuse_conn(inode)->attr_version);
-	if (end > inode->i_size)
-		i_size_write(inode, end);
-	spin_unlock(&fi->lock);
-	fuse_invalidate_attr_mask(inode, FUSE_STATX_MODIFY);
 }
 
 /* Drop the pages of a WRITE. Returns whether the WRITE may go past the page cache. */
@@ -342,7 +325,7 @@ static ssize_t efuse_file_try_write(struct efuse_conn *ec, struct kiocb *iocb,
 	if (efuse_file_emptied(inode, pos, len)) {
 		ret = efuse_file_try(ec, iocb, from, opcode, ended);
 		if (ret > 0)
-			efuse_file_written(inode, iocb->ki_pos);
+			fuse_write_update_attr(inode, iocb->ki_pos, ret);
 		/* A WRITE that failed may have changed some bytes, too. */
 		efuse_pages_void(ec, inode, pos, len);
 	}
@@ -413,9 +396,11 @@ static ssize_t efuse_file_write_locked(struct efuse_conn *ec, struct kiocb *iocb
 		return ret;
 	*count = ret;
 	ret = efuse_file_modified(iocb) ?: efuse_write_checks_again(iocb, from);
-	ret = ret ?: efuse_file_size(ec, iocb, from);
 	if (ret)
 		return ret;
+	*left = efuse_file_size(ec, iocb, from);
+	if (*left)
+		return 0;
 	ret = efuse_file_move(ec, iocb, from, FUSE_WRITE, efuse_file_try_write, left);
 	/* Another append must not come between two parts of one append, so it ends short. */
 	if (iocb->ki_flags & IOCB_APPEND && ret > 0)

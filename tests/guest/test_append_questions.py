@@ -14,15 +14,16 @@ from tests.guest.support.asynchronous import (
     PWRITE,
     Asynchronous,
     Block,
+    Opening,
     Queue,
     create_with_held_reply,
 )
 from tests.guest.support.backing_files import make
-from tests.guest.support.daemons import Mount, mounted, running
+from tests.guest.support.daemons import Mount, eventually, force_stat, mounted, running
 from tests.guest.support.file_data import BLOCK, fill
 from tests.guest.support.file_pages import LONG
 from tests.guest.support.manual_daemon import until
-from tests.guest.support.wire import FOPEN_NOFLUSH
+from tests.guest.support.wire import FOPEN_DIRECT_IO, FOPEN_NOFLUSH
 
 _FIRST = fill("b", 100)
 
@@ -156,3 +157,89 @@ def test_append_goes_to_an_end_that_is_announced_while_privileges_are_asked_for(
             assert writing.result() == 4
         os.close(fd)
         assert bytes(m.call("inode", "f").data) == longer + b"two "
+
+
+@pytest.mark.parametrize("attach", [True, False], ids=["handlers", "no handlers"])
+@pytest.mark.parametrize("linked", [True, False], ids=["two names", "one name"])
+def test_append_asks_for_the_size_once(mountpoint: Path, attach: bool, linked: bool) -> None:
+    with mounted(
+        mountpoint, consistency="exclusive", attach=attach, open_flags=FOPEN_NOFLUSH, **LONG
+    ) as m:
+        make(m, "f", _FIRST)
+        if linked:
+            m.model.hard_link("f", "other")
+            m.call("inval_attributes", "f")
+        fd = os.open(m / "f", os.O_WRONLY | os.O_APPEND)
+        os.write(fd, b"one ")
+        m.log()
+        for _ in range(4):
+            os.write(fd, b"two ")
+        asked = m.asked()
+        os.close(fd)
+        assert bytes(m.call("inode", "f").data) == _FIRST + b"one " + 4 * b"two "
+    assert asked.count("getattr") <= 4, asked
+
+
+@pytest.mark.parametrize("flags", [0, FOPEN_DIRECT_IO], ids=["buffered", "direct_io"])
+def test_append_leaves_no_gap_while_an_open_truncates(mountpoint: Path, flags: int) -> None:
+    """The reply with the size is from before the OPEN, which is in flight."""
+    flags |= FOPEN_NOFLUSH
+    with mounted(mountpoint, consistency="exclusive", open_flags=flags, **LONG) as m:
+        make(m, "f", _FIRST)
+        fd = os.open(m / "f", os.O_WRONLY | os.O_APPEND)
+        os.write(fd, b"one ")
+        m.call("inval_attributes", "f")
+        m.hold("getattr", "after")
+        with running(os.write, fd, b"two ") as writing:
+            m.wait_held()
+            m.hold("open", "after")
+            opening = Opening(m / "f", os.O_WRONLY | os.O_TRUNC)
+            m.wait_held(2)
+            m.release("getattr")
+            assert writing.result() == 4
+            data = bytes(m.call("inode", "f").data)
+            m.release()
+        os.close(opening.result())
+        os.close(fd)
+        assert data == b"two "
+
+
+def test_append_to_a_file_with_two_nodeids_takes_its_own_answer(mountpoint: Path) -> None:
+    """An older reply to another task comes later. The other nodeid's changes are not seen here."""
+    with (
+        mounted(mountpoint, consistency="exclusive", open_flags=FOPEN_NOFLUSH, **LONG) as m,
+        contextlib.ExitStack() as stack,
+    ):
+        make(m, "f", _FIRST)
+        m.model.hard_link("f", "other")
+        m.call("inval_inode", "f")
+        os.stat(m / "f")
+        fd = os.open(m / "f", os.O_WRONLY | os.O_APPEND)
+        reader = os.open(m / "f", os.O_RDONLY)
+        m.hold("read", "after")
+        reading = stack.enter_context(running(os.pread, reader, 10, 0))
+        stack.callback(m.release)
+        m.wait_held()  # the page is locked
+        m.call("inval_attributes", "f")
+        m.hold("getattr", "before")
+        writing = stack.enter_context(running(os.write, fd, b"appended"))
+        stack.callback(m.release)
+        m.wait_held(2)
+        m.hold("getattr", "after")
+        asking = stack.enter_context(running(force_stat, m / "f"))
+        stack.callback(m.release)
+        m.wait_held(3)
+        m.model.put("f", _FIRST + b"acknowledged")  # by the other nodeid
+        held = m.call("_held.pop", 1)
+        assert held.request.opcode == "getattr"
+        m.call("_send", m.call("_answer", held.request))
+        eventually(lambda: any("_cut" in name for name in writing.within()))
+        m.release("getattr")
+        assert asking.result().st_size == len(_FIRST)
+        m.release()
+        assert writing.result() == 8
+        assert reading.result() == _FIRST[:10]
+        data = bytes(m.call("inode", "f").data)
+        os.close(fd)
+        os.close(reader)
+        assert data == _FIRST + b"acknowledgedappended"

@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
 import os
 from pathlib import Path
 
 import pytest
 
+from tests.guest.support.asynchronous import create_with_held_reply
 from tests.guest.support.backing_files import backing, make
 from tests.guest.support.daemons import Mount, mounted
 from tests.guest.support.file_data import BLOCK, fill
-from tests.guest.support.file_pages import LONG
-from tests.guest.support.wire import FOPEN_NOFLUSH
+from tests.guest.support.file_pages import LONG, random_view
+from tests.guest.support.wire import FOPEN_DIRECT_IO, FOPEN_NOFLUSH
 
 _LENGTH = 10 * BLOCK
 _MODES = pytest.mark.parametrize("mode", ["exclusive", "ttl"])
@@ -60,18 +63,86 @@ def test_read_ends_at_an_announced_end(mountpoint: Path, lower: Path, mode: str)
 
 
 @_MODES
-def test_requests_within_the_end_go_to_the_extent_without_a_question(
-    mountpoint: Path, lower: Path, mode: str
+@pytest.mark.parametrize("how", ["buffered", "direct_io", "mapped"])
+def test_requests_within_the_end_go_to_the_extent(
+    mountpoint: Path, lower: Path, mode: str, how: str
 ) -> None:
     path = backing(lower, fill("d", _LENGTH))
-    with mounted(mountpoint, consistency=mode, open_flags=FOPEN_NOFLUSH, **LONG) as m:
+    flags = FOPEN_NOFLUSH | (FOPEN_DIRECT_IO if how == "direct_io" else 0)
+    with mounted(mountpoint, consistency=mode, open_flags=flags, **LONG) as m:
         fd = _opened(m, path)
-        os.pread(fd, 1, 0)
-        asked = m.count("getattr", "requests")
+        os.fstat(fd)
+        view = mmap.mmap(fd, BLOCK, offset=9 * BLOCK) if how == "mapped" else None
+        m.log()
         for n in range(8):
-            with m.answered("write"):
-                assert os.pwrite(fd, b"w" * 100, n * BLOCK) == 100
-            with m.answered("read"):
-                assert os.pread(fd, 100, n * BLOCK) == b"w" * 100
+            assert os.pwrite(fd, b"w" * 100, n * BLOCK) == 100
+            assert os.pread(fd, 100, n * BLOCK) == b"w" * 100
+        asked = m.asked()
+        if view:
+            view.close()
         os.close(fd)
-        assert m.count("getattr", "requests") == asked
+        assert not {"read", "write"} & set(asked)
+        assert how == "mapped" or "getattr" not in asked
+
+
+def test_page_faults_after_a_write_go_to_the_extent(mountpoint: Path, lower: Path) -> None:
+    data = fill("d", _LENGTH)
+    path = backing(lower, data)
+    with mounted(mountpoint, consistency="ttl", open_flags=FOPEN_NOFLUSH, **LONG) as m:
+        fd = _opened(m, path)
+        os.fstat(fd)
+        view = random_view(fd, 10)
+        assert os.pwrite(fd, b"w" * 100, 0) == 100
+        m.log()
+        seen = [view[n * BLOCK : n * BLOCK + 8] for n in range(1, 10)]
+        asked = m.asked()
+        view.close()
+        os.close(fd)
+        assert seen == [data[n * BLOCK : n * BLOCK + 8] for n in range(1, 10)]
+        assert not asked
+
+
+def test_write_within_the_end_does_not_fail_if_the_daemon_tells_no_size(
+    mountpoint: Path, lower: Path
+) -> None:
+    path = backing(lower, fill("d", _LENGTH))
+    with mounted(mountpoint, consistency="ttl", open_flags=FOPEN_NOFLUSH, **LONG) as m:
+        fd = _opened(m, path)
+        m.call("inval_inode", "f")
+        m.call("deny", "getattr", 0, errno.EACCES)
+        with m.passed("write"):
+            assert os.pwrite(fd, b"w" * 100, BLOCK) == 100
+        m.call("deny", "getattr", 0, 0)
+        os.close(fd)
+        data = bytes(m.call("inode", "f").data)
+        assert data[BLOCK : BLOCK + 100] == b"w" * 100
+
+
+@pytest.mark.parametrize("sync", [True, False], ids=["fsync", "no fsync"])
+def test_size_in_an_old_reply_of_a_create_is_not_the_end(
+    mountpoint: Path, lower: Path, sync: bool
+) -> None:
+    """FUSE takes the size in the reply of a CREATE, although truncate(2) came after it."""
+    path = backing(lower, fill("d", _LENGTH))
+    with mounted(
+        mountpoint,
+        consistency="exclusive",
+        declare=("nodeid_per_file",),
+        default_permissions=False,  # open(2) asks for no attributes, which might be newer
+        open_flags=FOPEN_NOFLUSH,
+        **LONG,
+    ) as m:
+        fd = _opened(m, path)
+        opening = create_with_held_reply(m)
+        os.ftruncate(fd, 50)
+        m.release("create")
+        created = opening.result()
+        if sync:
+            os.fsync(fd)
+        read = os.pread(fd, BLOCK, 2 * BLOCK)
+        assert os.pwrite(fd, b"w" * 100, 5 * BLOCK) == 100
+        data = bytes(m.call("inode", "f").data)
+        os.close(created)
+        os.close(fd)
+        assert read == b""
+        assert data == fill("d", 50).ljust(5 * BLOCK, b"\0") + b"w" * 100

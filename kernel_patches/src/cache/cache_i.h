@@ -261,12 +261,12 @@ void efuse_size_issue(const struct efuse_conn *ec, struct fuse_mount *fm, struct
 void efuse_size_begun(const struct efuse_conn *ec, struct fuse_args *args);
 void efuse_size_written(const struct efuse_conn *ec, struct fuse_mount *fm,
 			const struct fuse_args *args, const struct efuse_changes *ch);
-void efuse_size_crossed(struct efuse_conn *ec, const struct fuse_args *args,
-			const struct efuse_changes *ch);
+void efuse_size_crossed(struct efuse_conn *ec, const struct fuse_args *args);
 u64 efuse_size_known(const struct efuse_conn *ec, struct fuse_mount *fm, u64 nodeid, u64 *size);
 void efuse_size_learn(struct fuse_mount *fm, u64 nodeid, u64 epoch, u64 size);
 void efuse_size_replied(struct fuse_mount *fm, u64 nodeid, u64 issued, u64 size);
-bool efuse_size_told(const struct efuse_conn *ec, struct fuse_mount *fm, u64 nodeid, u64 *size);
+bool efuse_size_told(const struct efuse_conn *ec, struct fuse_mount *fm,
+		     const struct fuse_args *args, u64 nodeid, u64 *size);
 bool efuse_size_stays(struct inode *inode, loff_t pos);
 int efuse_size_update(struct file *file);
 

@@ -270,10 +270,10 @@ void efuse_changes_begin(struct efuse_changes *ch, struct efuse_conn *ec, struct
 void efuse_changes_end(struct efuse_changes *ch, struct efuse_conn *ec, struct fuse_mount *fm,
 		       const struct fuse_args *args, bool succeeded)
 {
+	efuse_size_crossed(ec, args);
 	efuse_epoch_end(ec, ch, args->efuse.epoch);
 	if (succeeded)
 		efuse_size_written(ec, fm, args, ch);
-	efuse_size_crossed(ec, args, ch);
 }
 
 /* Does the reply mean that the daemon does not implement the request? Then nothing has changed. */

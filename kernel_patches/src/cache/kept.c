@@ -313,6 +313,7 @@ static void efuse_expire_inode(struct fuse_conn *fc, struct inode *inode)
 	fi->attr_version = atomic64_inc_return(&fc->attr_version);
 	spin_unlock(&fi->lock);
 	fuse_invalidate_attr(inode);
+	efuse_size_announced(inode);
 	efuse_acls_end(inode);
 	/* Does not wait for the daemon, which may be the task that writes to sysfs. */
 	invalidate_mapping_pages(inode->i_mapping, 0, -1);

@@ -137,55 +137,61 @@ void efuse_size_learn(struct fuse_mount *fm, u64 nodeid, u64 epoch, u64 size)
 }
 
 /**
- * efuse_size_replied - a reply has told the size of a file
+ * efuse_size_replied - a reply has told the size of a file to the current task
  * @fm: mount
  * @nodeid: nodeid of the file
  * @issued: epoch at which the request was issued
  * @size: the size in bytes
  *
- * Another change may have crossed the reply; then efuse_size_learn() is not called as well.
+ * If the task is the one that asks for the size, the reply counts although another change may have
+ * crossed it; then efuse_size_learn() is not called as well.
  */
 void efuse_size_replied(struct fuse_mount *fm, u64 nodeid, u64 issued, u64 size)
 {
-	struct efuse_size *known;
+	struct fuse_inode *fi;
 	struct inode *inode;
 
 	rcu_read_lock();
 	inode = efuse_inode_rcu(fm, nodeid);
-	if (inode) {
-		known = &get_fuse_inode(inode)->efuse_size;
-		spin_lock(&get_fuse_inode(inode)->lock);
-		if (issued >= known->reply_epoch) {
-			known->reply_epoch = issued;
-			known->reply_size = size;
-		}
-		spin_unlock(&get_fuse_inode(inode)->lock);
+	fi = inode ? get_fuse_inode(inode) : NULL;
+	if (fi && READ_ONCE(fi->efuse_size.asker) == current) {
+		spin_lock(&fi->lock);
+		fi->efuse_size.reply_epoch = issued;
+		fi->efuse_size.reply_size = size;
+		spin_unlock(&fi->lock);
 	}
 	rcu_read_unlock();
 }
 
+/* May a change that is in flight make a file shorter? Then it is one of its content, too. */
+static bool efuse_size_shrinks(const struct efuse_conn *ec, u64 nodeid)
+{
+	return efuse_epoch_in_flight(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_CONTENT));
+}
+
 /*
- * Which size is the newest? That which is known, or else that of a reply to a request that was
- * issued at @since or later, if no change has ended after that. Whether the reply has seen a change
- * that is in flight does not matter: who asks is between both. Under fuse_inode.lock.
+ * Which size is the newest? That which is known, or else that of the last question's reply, if no
+ * change has ended after the question. Whether the reply has seen a WRITE that is in flight does
+ * not matter: who asks is between both. Under fuse_inode.lock.
  */
-static bool efuse_size_newest(const struct efuse_conn *ec, const struct fuse_inode *fi, u64 since,
-			      u64 *size)
+static bool efuse_size_newest(const struct efuse_conn *ec, const struct fuse_inode *fi, u64 *size)
 {
 	const struct efuse_size *known = &fi->efuse_size;
+	u16 bucket = efuse_size_bucket(fi->nodeid);
 
 	if (efuse_size_valid(ec, fi, size))
 		return true;
 	*size = known->reply_size;
-	return known->reply_epoch >= since && known->reply_epoch >= atomic64_read(&ec->floor) &&
-	       efuse_epoch_last(ec, efuse_size_bucket(fi->nodeid)) <= known->reply_epoch;
+	return known->reply_epoch && known->reply_epoch >= atomic64_read(&ec->floor) &&
+	       efuse_epoch_last(ec, bucket) <= known->reply_epoch &&
+	       !efuse_epoch_closed(ec, bucket) && !efuse_size_shrinks(ec, fi->nodeid);
 }
 
 /*
  * Give FUSE the newest size. FUSE may have dropped the reply that brought it, or have taken an
  * older one since. The inode is locked.
  */
-static void efuse_size_apply(const struct efuse_conn *ec, struct inode *inode, u64 since)
+static void efuse_size_apply(const struct efuse_conn *ec, struct inode *inode)
 {
 	struct fuse_conn *fc = get_fuse_conn(inode);
 	struct fuse_inode *fi = get_fuse_inode(inode);
@@ -195,7 +201,7 @@ static void efuse_size_apply(const struct efuse_conn *ec, struct inode *inode, u
 
 	spin_lock(&fi->lock);
 	old = i_size_read(inode);
-	known = efuse_size_newest(ec, fi, since, &size);
+	known = efuse_size_newest(ec, fi, &size);
 	if (known && size != old) {
 		fi->attr_version = atomic64_inc_return(&fc->attr_version);
 		i_size_write(inode, size);
@@ -211,14 +217,18 @@ static void efuse_size_apply(const struct efuse_conn *ec, struct inode *inode, u
 /* Ask the daemon for the size, and give it to FUSE. Returns 0 or a negative errno. */
 static int efuse_size_ask(const struct efuse_conn *ec, struct file *file)
 {
-	const u64 since = efuse_epoch_now(ec);
 	struct inode *inode = file_inode(file);
+	struct efuse_size *known = &get_fuse_inode(inode)->efuse_size;
 	int err;
 
+	/* Set under the inode's lock, so that there is one asker. */
+	known->reply_epoch = 0;
+	WRITE_ONCE(known->asker, current);
 	fuse_invalidate_attr_mask(inode, STATX_SIZE);
 	err = fuse_update_attributes(inode, file, STATX_SIZE);
+	WRITE_ONCE(known->asker, NULL);
 	if (!err)
-		efuse_size_apply(ec, inode, since);
+		efuse_size_apply(ec, inode);
 	return err;
 }
 
@@ -231,26 +241,72 @@ static bool efuse_size_fuse(struct inode *inode, u64 *size)
 }
 
 /**
+ * efuse_size_announced - the daemon has told that a file has changed
+ * @inode: the file; FUSE's attributes have ended
+ */
+void efuse_size_announced(struct inode *inode)
+{
+	struct fuse_inode *fi = get_fuse_inode(inode);
+
+	if (!efuse_conn_get(get_fuse_conn(inode)))
+		return;
+	spin_lock(&fi->lock);
+	WRITE_ONCE(fi->efuse_size.announced, true);
+	spin_unlock(&fi->lock);
+}
+
+/*
+ * FUSE's size, unless the daemon has told that the file has changed since FUSE got it. A WRITE of
+ * this mount ends FUSE's attributes, too, but not its size. The caller may hold fuse_inode.lock
+ * already.
+ */
+static bool efuse_size_current(struct inode *inode, u64 *size)
+{
+	struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
+	struct fuse_inode *fi = get_fuse_inode(inode);
+	bool current_size = efuse_size_fuse(inode, size);
+
+	/* An old reply of a CREATE sets FUSE's size, but has no timeout. */
+	if (READ_ONCE(ec->consistency) == EFUSE_EXCLUSIVE && efuse_attr_ended(inode))
+		return false;
+	if (likely(!READ_ONCE(fi->efuse_size.announced)))
+		return true;
+	if (current_size && spin_trylock(&fi->lock)) {
+		if (efuse_size_fuse(inode, size))
+			WRITE_ONCE(fi->efuse_size.announced, false);
+		spin_unlock(&fi->lock);
+	}
+	return current_size;
+}
+
+/**
  * efuse_size_told - the size of a file, as far as the daemon has told
  * @ec: connection
  * @fm: mount
+ * @args: a request for the file; NULL if there is none
  * @nodeid: nodeid of the file
  * @size: set to the size in bytes
  *
  * Context: any
- * Return: false if the daemon has to be asked: it has told that the attributes have changed
+ * Return: false if the daemon has to be asked: it has told that the file has changed
  */
-bool efuse_size_told(const struct efuse_conn *ec, struct fuse_mount *fm, u64 nodeid, u64 *size)
+bool efuse_size_told(const struct efuse_conn *ec, struct fuse_mount *fm,
+		     const struct fuse_args *args, u64 nodeid, u64 *size)
 {
 	struct inode *inode;
 	bool told = false;
 
+	/* While the WRITE itself is in flight, nothing else is known. */
+	if (args && args->efuse.size_epoch) {
+		*size = args->efuse.size;
+		return true;
+	}
 	rcu_read_lock();
 	inode = efuse_inode_rcu(fm, nodeid);
 	if (inode)
 		told = (efuse_size_kept(ec, inode) &&
 			efuse_size_true(ec, get_fuse_inode(inode), size)) ||
-		       efuse_size_fuse(inode, size);
+		       efuse_size_current(inode, size);
 	rcu_read_unlock();
 	return told;
 }
@@ -277,10 +333,11 @@ bool efuse_size_stays(struct inode *inode, loff_t pos)
 	if (!ec || READ_ONCE(ec->consistency) != EFUSE_EXCLUSIVE || fc->writeback_cache)
 		return true;
 	spin_lock(&fi->lock);
-	known = efuse_size_newest(ec, fi, 1, &size);
+	known = efuse_size_newest(ec, fi, &size);
 	spin_unlock(&fi->lock);
-	/* Without handlers, replies are not looked at. */
-	if (!known && !rcu_access_pointer(ec->ops))
+	/* Replies are not looked at without handlers. Nothing is known of a closed bucket. */
+	if (!known && (!rcu_access_pointer(ec->ops) ||
+		       efuse_epoch_closed(ec, efuse_size_bucket(fi->nodeid))))
 		known = efuse_size_fuse(inode, &size);
 	return known && size == pos;
 }
@@ -331,7 +388,7 @@ int efuse_size_update(struct file *file)
  */
 void efuse_size_issue(const struct efuse_conn *ec, struct fuse_mount *fm, struct fuse_args *args)
 {
-	u64 size;
+	u64 size = 0;
 
 	args->efuse.extends = false;
 	args->efuse.size_epoch = 0;
@@ -343,6 +400,7 @@ void efuse_size_issue(const struct efuse_conn *ec, struct fuse_mount *fm, struct
 	/* The daemon may append where the file ends for it. */
 	if (efuse_arg_flags(args) & O_APPEND && efuse_arg_offset(args) != size)
 		args->efuse.size_epoch = 0;
+	args->efuse.size = size;
 }
 
 /**
@@ -399,18 +457,14 @@ void efuse_size_written(const struct efuse_conn *ec, struct fuse_mount *fm,
 /**
  * efuse_size_crossed - may a WRITE have made its file longer after all?
  * @ec: connection
- * @args: a request
- * @ch: the changes that it made, ended
+ * @args: a request whose changes are about to end
  *
  * Another change may have made the file shorter after the WRITE was issued.
  */
-void efuse_size_crossed(struct efuse_conn *ec, const struct fuse_args *args,
-			const struct efuse_changes *ch)
+void efuse_size_crossed(struct efuse_conn *ec, const struct fuse_args *args)
 {
-	bool own = false;
-
 	if (args->opcode == FUSE_WRITE && !args->efuse.extends &&
-	    !efuse_epoch_holds(ec, ch, efuse_size_bucket(args->nodeid), args->efuse.epoch, &own))
+	    !efuse_epoch_single(ec, efuse_size_bucket(args->nodeid), args->efuse.epoch))
 		efuse_epoch_bump(ec, efuse_bucket_inode(args->nodeid, EFUSE_KIND_EOF));
 }
 

@@ -246,7 +246,7 @@ static bool efuse_direct_writable(struct efuse_req *req, const struct efuse_back
 		req->reason = EFUSE_DECLINED;
 	/* A file that consists of more than one backing file can be extended only by the daemon. */
 	else if (!(eb->flags & EFUSE_EXTENT_TO_EOF) &&
-		 (!efuse_size_told(req->ec, req->fm, req->args->nodeid, &size) ||
+		 (!efuse_size_told(req->ec, req->fm, req->args, req->args->nodeid, &size) ||
 		  pos + len > size || (append && !req->ec->fc->writeback_cache)))
 		req->reason = EFUSE_DECLINED;
 	/*
@@ -305,7 +305,7 @@ static enum efuse_stop efuse_direct_cut(struct efuse_req *req, const struct efus
 
 	if (args->opcode != FUSE_READ || eb->flags & EFUSE_EXTENT_TO_EOF)
 		return EFUSE_STOP_ALL;
-	told = efuse_size_told(req->ec, req->fm, args->nodeid, &size);
+	told = efuse_size_told(req->ec, req->fm, args, args->nodeid, &size);
 	if (told && pos + *room <= size)
 		return EFUSE_STOP_ALL;
 	if (!told || (!args->efuse.iter && !args->page_zeroing)) {
