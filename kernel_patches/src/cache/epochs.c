@@ -163,12 +163,13 @@ bool efuse_epoch_block_valid(const struct efuse_conn *ec, u64 nodeid, u64 block,
 	const u16 bucket = efuse_block_bucket(nodeid, block);
 
 	/* A WRITE that was issued when it did not make the file longer may do so now. */
-	if (last && (!efuse_epoch_quiet(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_EOF), epoch) ||
-		     efuse_epoch_in_flight(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_ATTR))))
+	if (last && efuse_epoch_in_flight(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_ATTR)))
 		return false;
 	return efuse_word_quiet(efuse_word(&ec->block_buckets, bucket), epoch) &&
 	       efuse_epoch_valid(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_CONTENT), epoch) &&
-	       efuse_epoch_quiet(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_IDENTITY), epoch);
+	       efuse_epoch_quiet(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_IDENTITY), epoch) &&
+	       (!last || efuse_epoch_quiet(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_EOF),
+					   epoch));
 }
 
 static void efuse_bucket_enter(struct efuse_buckets *buckets, u16 number)

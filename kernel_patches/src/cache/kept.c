@@ -302,6 +302,21 @@ again:
 	dput(dentry);
 }
 
+/**
+ * efuse_size_announced - the daemon has told that a file has changed
+ * @inode: the file; FUSE's attributes have ended
+ */
+void efuse_size_announced(struct inode *inode)
+{
+	struct fuse_inode *fi = get_fuse_inode(inode);
+
+	if (!efuse_conn_get(get_fuse_conn(inode)))
+		return;
+	spin_lock(&fi->lock);
+	WRITE_ONCE(fi->efuse_size.announced, true);
+	spin_unlock(&fi->lock);
+}
+
 static void efuse_expire_inode(struct fuse_conn *fc, struct inode *inode)
 {
 	struct fuse_inode *fi = get_fuse_inode(inode);

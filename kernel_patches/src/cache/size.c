@@ -240,21 +240,6 @@ static bool efuse_size_fuse(struct inode *inode, u64 *size)
 	       !(READ_ONCE(get_fuse_inode(inode)->inval_mask) & STATX_SIZE);
 }
 
-/**
- * efuse_size_announced - the daemon has told that a file has changed
- * @inode: the file; FUSE's attributes have ended
- */
-void efuse_size_announced(struct inode *inode)
-{
-	struct fuse_inode *fi = get_fuse_inode(inode);
-
-	if (!efuse_conn_get(get_fuse_conn(inode)))
-		return;
-	spin_lock(&fi->lock);
-	WRITE_ONCE(fi->efuse_size.announced, true);
-	spin_unlock(&fi->lock);
-}
-
 /*
  * FUSE's size, unless the daemon has told that the file has changed since FUSE got it. A WRITE of
  * this mount ends FUSE's attributes, too, but not its size. The caller may hold fuse_inode.lock
