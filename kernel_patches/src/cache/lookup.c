@@ -156,8 +156,5 @@ bool efuse_inode_alive(struct efuse_conn *ec, u64 nodeid)
 /* A number that differs after any FORGET of the nodeid was queued or read. */
 u64 efuse_identity_mark(const struct efuse_conn *ec, u64 nodeid)
 {
-	u16 bucket = efuse_bucket_identity(nodeid);
-
-	/* A closed bucket does not tell. */
-	return efuse_epoch_closed(ec, bucket) ? efuse_epoch_now(ec) : efuse_epoch_word(ec, bucket);
+	return efuse_epoch_word(ec, efuse_bucket_identity(nodeid));
 }

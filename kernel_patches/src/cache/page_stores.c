@@ -221,19 +221,12 @@ static u64 efuse_fill_begin(struct inode *inode)
 	return ec ? efuse_epoch_now(ec) : 0;
 }
 
-/*
- * Has no change crossed a READ that was sent after efuse_fill_begin()? A closed bucket does not
- * tell; then no file of the mount may have changed.
- */
+/* Has no change crossed a READ that was sent after efuse_fill_begin()? */
 static bool efuse_fill_true(struct inode *inode, u64 epoch)
 {
 	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
 
-	if (!ec)
-		return true;
-	if (efuse_epoch_closed(ec, efuse_pages_bucket(inode)))
-		return efuse_epoch_now(ec) == epoch;
-	return efuse_epoch_last(ec, efuse_pages_bucket(inode)) <= epoch;
+	return !ec || efuse_epoch_last(ec, efuse_pages_bucket(inode)) <= epoch;
 }
 
 #ifdef EFUSE_HAS_IOMAP_WRITE_OPS
