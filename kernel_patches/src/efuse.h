@@ -137,7 +137,8 @@ struct efuse_pages {
  * @announced: the daemon has told that the file has changed, and FUSE has not been seen to have
  *	       newer attributes since
  *
- * All change under fuse_inode.lock.
+ * All change under fuse_inode.lock, but @asker and its clearing of @reply_epoch: the asker has the
+ * inode's lock.
  */
 struct efuse_size {
 	u64 epoch;

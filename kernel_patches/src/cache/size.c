@@ -252,7 +252,8 @@ static bool efuse_size_current(struct inode *inode, u64 *size)
 	bool current_size = efuse_size_fuse(inode, size);
 
 	/* An old reply of a CREATE sets FUSE's size, but has no timeout. */
-	if (READ_ONCE(ec->consistency) == EFUSE_EXCLUSIVE && efuse_attr_ended(inode))
+	if (READ_ONCE(ec->consistency) == EFUSE_EXCLUSIVE && efuse_attr_ended(inode) &&
+	    !get_fuse_conn(inode)->writeback_cache)
 		return false;
 	if (likely(!READ_ONCE(fi->efuse_size.announced)))
 		return true;
