@@ -144,9 +144,9 @@ def build(
 
 def _updated(kept: Path, fresh: Path) -> Path:
     """Make the sources in ``kept`` those in ``fresh``, and touch only the files that differ."""
-    for path in [path for path in fresh.rglob("*") if path.is_file()]:
+    for path in fresh.rglob("*"):
         target = kept / path.relative_to(fresh)
-        if not target.is_file() or target.read_bytes() != path.read_bytes():
+        if path.is_file() and not (target.is_file() and target.read_bytes() == path.read_bytes()):
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, target)
     return kept

@@ -102,18 +102,8 @@ def _tried(mutant: Mutant) -> tuple[bool, str]:
         built = _run(root, sys.executable, "-m", "tests.mutants.build", kept)
         if built.returncode:
             raise ValueError(f"{mutant.name}: {built.stderr}")
-        words = [
-            *EFUSE,
-            "guest",
-            "run",
-            "--timeout",
-            str(_TIMEOUT_S),
-            "--",
-            sys.executable,
-            "-m",
-            "pytest",
-        ]
-        words += ["-q", "-x", "-p", "no:cacheprovider"]
+        words = [*EFUSE, "guest", "run", "--timeout", str(_TIMEOUT_S), "--"]
+        words += [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
         done = _run(root, *words, *(f"tests/guest/{test}" for test in mutant.tests))
     failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.M)
     # If no test failed, the guest's kernel has complained or died, and the last line reports that.

@@ -16,10 +16,11 @@ from efuse.module.build import CSD, EFUSE, build
 
 def main(directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
+    target = kernel.find()
     with (directory / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for of in (EFUSE, CSD):
-            build(kernel.find(), of, kept=directory / of.name)
+            build(target, of, kept=directory / f"{of.name}-{target.release}")
 
 
 if __name__ == "__main__":
