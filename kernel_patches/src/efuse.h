@@ -47,7 +47,7 @@ struct vm_area_struct;
  * @predicted_ns: READ, WRITE: duration that select_path() predicted, 0 if it did not
  * @size_epoch: WRITE: epoch at which the size of the file was known, and still was when the WRITE
  *		was issued; 0: it was not known (see size.c)
- * @size: WRITE: that size in bytes
+ * @size: WRITE: that size in bytes; or the size that the daemon was asked for
  * @note: READ, WRITE: number that select_path() passes on to path_done()
  * @fm: request in the background: its mount
  * @deferred: WRITE in the background that a worker carries out: its work item
@@ -59,6 +59,8 @@ struct vm_area_struct;
  * @locked: FLUSH: the inode has locks, or the daemon may keep locks of it itself
  * @revalidate: OPEN, OPENDIR: the request voids what is cached of the inode (mode cto)
  * @extends: WRITE: may make the file longer
+ * @asked: READ, WRITE of read(2), write(2): the daemon was asked for @size before. Not in exclusive
+ *	   mode
  * @uncached: READ, WRITE: the daemon wants to see every request of this open file
  *	      (FOPEN_DIRECT_IO)
  * @unkept: READ: the data that it brings must not be learned
@@ -85,6 +87,7 @@ struct efuse_args {
 	bool locked:1;
 	bool revalidate:1;
 	bool extends:1;
+	bool asked:1;
 	bool uncached:1;
 	bool unkept:1;
 	bool measured:1;

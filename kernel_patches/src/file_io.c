@@ -21,9 +21,22 @@
 
 typedef ssize_t (*efuse_iter_t)(struct kiocb *iocb, struct iov_iter *iter);
 
-/* One try; see efuse_file_try() for the arguments and the result. */
-typedef ssize_t (*efuse_try_t)(struct efuse_conn *ec, struct kiocb *iocb, struct iov_iter *iter,
-			       u32 opcode, bool *ended);
+/*
+ * A read(2) or write(2). @ended is set if the file ends where the moved bytes end. @asked is set if
+ * the daemon was asked for @size, that of the file in bytes.
+ */
+struct efuse_file_op {
+	struct efuse_conn *ec;
+	struct kiocb *iocb;
+	struct iov_iter *iter;
+	u32 opcode;
+	bool ended;
+	bool asked;
+	u64 size;
+};
+
+/* One try; see efuse_file_try() for the result. */
+typedef ssize_t (*efuse_try_t)(struct efuse_file_op *op);
 
 /* The connection, if a path may take it. */
 static struct efuse_conn *efuse_file_conn(const struct kiocb *iocb, const struct iov_iter *iter,
@@ -56,18 +69,20 @@ unsigned int efuse_write_flags(const struct kiocb *iocb, unsigned int flags)
 	return iocb->ki_flags & IOCB_APPEND ? flags | O_APPEND : flags;
 }
 
-static void efuse_file_args(struct efuse_io *io, const struct kiocb *iocb,
-			    struct iov_iter *iter, u32 opcode)
+static void efuse_file_args(struct efuse_io *io, const struct efuse_file_op *op)
 {
+	const struct kiocb *iocb = op->iocb;
 	const struct fuse_file *ff = iocb->ki_filp->private_data;
 	struct fuse_args *args = &io->ap.args;
 
-	args->opcode = opcode;
+	args->opcode = op->opcode;
 	args->nodeid = ff->nodeid;
 	args->user_pages = iocb->ki_flags & IOCB_DIRECT;
-	args->efuse.iter = iter;
-	efuse_io_complete(io, iocb->ki_pos, iov_iter_count(iter));
-	if (opcode == FUSE_READ) {
+	args->efuse.iter = op->iter;
+	args->efuse.asked = op->asked;
+	args->efuse.size = op->size;
+	efuse_io_complete(io, iocb->ki_pos, iov_iter_count(op->iter));
+	if (op->opcode == FUSE_READ) {
 		io->read.fh = ff->fh;
 		io->read.flags = iocb->ki_filp->f_flags;
 		return;
@@ -94,43 +109,43 @@ static void efuse_file_appended(struct efuse_conn *ec, struct inode *inode, loff
 }
 
 /*
- * Carry out a read or a write of all of @iter by one request. @ended is set if the file ends where
- * the moved bytes end. Returns the number of bytes moved, after advancing @iocb and @iter by it;
- * -EFAULT if a page of the caller's buffer is missing; -EAGAIN if no path took the request; or
- * another negative errno for the caller.
+ * Carry out a read or a write of all of the operation's @iter by one request. Returns the number of
+ * bytes moved, after advancing its @iocb and @iter by it; -EFAULT if a page of the caller's buffer
+ * is missing; -EAGAIN if no path took the request; or another negative errno for the caller.
  */
-static ssize_t efuse_file_try(struct efuse_conn *ec, struct kiocb *iocb, struct iov_iter *iter,
-			      u32 opcode, bool *ended)
+static ssize_t efuse_file_try(struct efuse_file_op *op)
 {
+	struct kiocb *iocb = op->iocb;
+	struct iov_iter *iter = op->iter;
 	struct fuse_file *ff = iocb->ki_filp->private_data;
 	struct efuse_req req __uninitialized;
 	struct efuse_io io = {};
 	bool nofault = iter->nofault, answered;
 	ssize_t ret;
 
-	efuse_file_args(&io, iocb, iter, opcode);
+	efuse_file_args(&io, op);
 	pagefault_disable();
 	iter->nofault = true;
-	answered = efuse_answer_now(&req, ec, ff->fm, &io.ap.args);
+	answered = efuse_answer_now(&req, op->ec, ff->fm, &io.ap.args);
 	/* The flag is set for a backing file on another eFuse mount, too. */
 	iter->nofault = nofault;
 	pagefault_enable();
 	if (!answered)
 		return req.stop == EFUSE_STOP_FAULT ? -EFAULT : -EAGAIN;
 	ret = req.ret;
-	if (!ret && opcode == FUSE_WRITE)
+	if (!ret && op->opcode == FUSE_WRITE)
 		ret = io.written.size;
-	*ended = opcode == FUSE_READ && req.stop == EFUSE_STOP_EOF;
+	op->ended = op->opcode == FUSE_READ && req.stop == EFUSE_STOP_EOF;
 	if (ret <= 0)
 		return ret;
 	/* FUSE's pages may be older than the bytes just read, also while a WRITE is under way. */
-	if (opcode == FUSE_READ && (req.racy || inode_is_locked(file_inode(iocb->ki_filp))))
-		efuse_pages_void(ec, file_inode(iocb->ki_filp), iocb->ki_pos, ret);
+	if (op->opcode == FUSE_READ && (req.racy || inode_is_locked(file_inode(iocb->ki_filp))))
+		efuse_pages_void(op->ec, file_inode(iocb->ki_filp), iocb->ki_pos, ret);
 	iov_iter_advance(iter, ret);
 	iocb->ki_pos += ret;
 	if (req.appended && req.appended != iocb->ki_pos) {
 		iocb->ki_pos = req.appended;
-		efuse_file_appended(ec, file_inode(iocb->ki_filp), iocb->ki_pos, ret);
+		efuse_file_appended(op->ec, file_inode(iocb->ki_filp), iocb->ki_pos, ret);
 	}
 	return ret;
 }
@@ -161,13 +176,13 @@ static bool efuse_file_resident(const struct iov_iter *iter)
  * How many bytes of a buffer are faulted in, and read by one request, at most: the rest of the file
  * as FUSE knows its size, and a page more, since a device fills whole blocks.
  */
-static size_t efuse_file_window(const struct kiocb *iocb, u32 opcode)
+static size_t efuse_file_window(const struct efuse_file_op *op)
 {
-	loff_t size = i_size_read(file_inode(iocb->ki_filp));
+	loff_t size = i_size_read(file_inode(op->iocb->ki_filp));
 
-	if (opcode == FUSE_WRITE)
+	if (op->opcode == FUSE_WRITE)
 		return MAX_RW_COUNT;
-	return round_up(max_t(loff_t, size - iocb->ki_pos, 0), PAGE_SIZE) + PAGE_SIZE;
+	return round_up(max_t(loff_t, size - op->iocb->ki_pos, 0), PAGE_SIZE) + PAGE_SIZE;
 }
 
 /* Returns whether at least one byte of the caller's buffer is present now. */
@@ -185,22 +200,22 @@ static bool efuse_file_fault_in(struct iov_iter *iter, u32 opcode, size_t window
  * Try until nothing is left, the file ends, or another try does not help. Returns the number of
  * bytes moved, or a negative errno if none was. @left is set if FUSE has to do the rest.
  */
-static ssize_t efuse_file_move(struct efuse_conn *ec, struct kiocb *iocb, struct iov_iter *iter,
-			       u32 opcode, efuse_try_t try, bool *left)
+static ssize_t efuse_file_move(struct efuse_file_op *op, efuse_try_t try, bool *left)
 {
-	size_t window = efuse_file_window(iocb, opcode);
-	bool again = true, ended = false;
+	size_t window = efuse_file_window(op);
+	struct iov_iter *iter = op->iter;
+	bool again = true;
 	size_t count, held;
 	ssize_t done = 0, ret;
 
 	*left = false;
 	if (!efuse_file_resident(iter))
-		again = efuse_file_fault_in(iter, opcode, window);
+		again = efuse_file_fault_in(iter, op->opcode, window);
 	for (;;) {
 		count = iov_iter_count(iter);
 		iov_iter_truncate(iter, window);
 		held = count - iov_iter_count(iter);
-		ret = try(ec, iocb, iter, opcode, &ended);
+		ret = try(op);
 		iov_iter_reexpand(iter, iov_iter_count(iter) + held);
 		if (ret == -EAGAIN)
 			break;
@@ -208,13 +223,13 @@ static ssize_t efuse_file_move(struct efuse_conn *ec, struct kiocb *iocb, struct
 			return done ?: ret;
 		if (ret >= 0) {
 			done += ret;
-			if (!ret || !iov_iter_count(iter) || ended)
+			if (!ret || !iov_iter_count(iter) || op->ended)
 				return done;
 			again = true;
 		}
 		if (fatal_signal_pending(current))
 			return done ?: -EINTR;
-		if (!again || !efuse_file_fault_in(iter, opcode, window))
+		if (!again || !efuse_file_fault_in(iter, op->opcode, window))
 			break;
 		/* The file is longer than FUSE knows. */
 		window = min_t(size_t, 2 * window, MAX_RW_COUNT);
@@ -256,19 +271,26 @@ static bool efuse_file_locked(struct inode *inode)
 }
 
 /*
- * Extents of fixed length do not tell where the file ends. Ask the daemon if it has told that its
- * attributes have changed; or, as FUSE does, if a read goes beyond the end.
+ * Extents of fixed length do not tell where the file ends. Ask the daemon if its attributes have
+ * ended; or, as FUSE does, if a read goes beyond the end. The new attributes may have no timeout.
  */
-static int efuse_file_size(struct efuse_conn *ec, struct kiocb *iocb, const struct iov_iter *iter)
+static int efuse_file_size(struct efuse_file_op *op)
 {
-	struct inode *inode = file_inode(iocb->ki_filp);
+	struct inode *inode = file_inode(op->iocb->ki_filp);
 	u64 nodeid = get_node_id(inode), size;
+	bool told;
+	int err;
 
-	if (!efuse_extents_cut(ec, nodeid) ||
-	    (efuse_size_told(ec, get_fuse_mount(inode), NULL, nodeid, &size) &&
-	     (iov_iter_rw(iter) == WRITE || iocb->ki_pos + iov_iter_count(iter) <= size)))
+	if (!efuse_extents_cut(op->ec, nodeid))
 		return 0;
-	return fuse_update_attributes(inode, iocb->ki_filp, STATX_SIZE);
+	told = efuse_size_told(op->ec, get_fuse_mount(inode), NULL, nodeid, &size);
+	if (told && (op->opcode == FUSE_WRITE ||
+		     op->iocb->ki_pos + iov_iter_count(op->iter) <= size))
+		return 0;
+	err = fuse_update_attributes(inode, op->iocb->ki_filp, STATX_SIZE);
+	op->asked = !err && !told && !efuse_size_exclusive(op->ec) &&
+		    efuse_size_fuse(inode, &op->size);
+	return err;
 }
 
 /**
@@ -283,6 +305,7 @@ static int efuse_file_size(struct efuse_conn *ec, struct kiocb *iocb, const stru
 ssize_t efuse_file_read(struct kiocb *iocb, struct iov_iter *to, efuse_iter_t ordinary)
 {
 	struct efuse_conn *ec = efuse_file_conn(iocb, to, FUSE_READ);
+	struct efuse_file_op op = { .ec = ec, .iocb = iocb, .iter = to, .opcode = FUSE_READ };
 	struct inode *inode = file_inode(iocb->ki_filp);
 	ssize_t done;
 	bool left;
@@ -292,9 +315,9 @@ ssize_t efuse_file_read(struct kiocb *iocb, struct iov_iter *to, efuse_iter_t or
 	    efuse_file_locked(inode))
 		return ordinary(iocb, to);
 	/* If the daemon cannot be asked, it decides whether it can be read. */
-	if (efuse_file_size(ec, iocb, to))
+	if (efuse_file_size(&op))
 		return ordinary(iocb, to);
-	done = efuse_file_move(ec, iocb, to, FUSE_READ, efuse_file_try, &left);
+	done = efuse_file_move(&op, efuse_file_try, &left);
 	/* A caller that has seen the new content must not get the old one from FUSE's pages. */
 	if (inode->i_mapping->nrpages)
 		efuse_refresh_pages(inode);
@@ -312,22 +335,22 @@ static bool efuse_file_emptied(struct inode *inode, loff_t pos, size_t len)
 	return efuse_file_clean(inode);
 }
 
-static ssize_t efuse_file_try_write(struct efuse_conn *ec, struct kiocb *iocb,
-				    struct iov_iter *from, u32 opcode, bool *ended)
+static ssize_t efuse_file_try_write(struct efuse_file_op *op)
 {
+	struct kiocb *iocb = op->iocb;
 	struct inode *inode = file_inode(iocb->ki_filp);
 	/* Bytes that were stored behind the end of the file must not come into the file. */
 	loff_t pos = min(iocb->ki_pos, i_size_read(inode));
-	size_t len = iocb->ki_pos - pos + iov_iter_count(from);
+	size_t len = iocb->ki_pos - pos + iov_iter_count(op->iter);
 	ssize_t ret = -EAGAIN;
 
 	efuse_past_begin(inode, pos, len);
 	if (efuse_file_emptied(inode, pos, len)) {
-		ret = efuse_file_try(ec, iocb, from, opcode, ended);
+		ret = efuse_file_try(op);
 		if (ret > 0)
 			fuse_write_update_attr(inode, iocb->ki_pos, ret);
 		/* A WRITE that failed may have changed some bytes, too. */
-		efuse_pages_void(ec, inode, pos, len);
+		efuse_pages_void(op->ec, inode, pos, len);
 	}
 	efuse_past_end(inode);
 	return ret;
@@ -358,10 +381,10 @@ ssize_t efuse_write_checks(struct kiocb *iocb, struct iov_iter *from)
 	ssize_t ret;
 
 	do {
-		ret = iocb->ki_flags & IOCB_APPEND ? efuse_size_update(iocb->ki_filp) : 0;
+		ret = iocb->ki_flags & IOCB_APPEND ? efuse_append_update(iocb->ki_filp) : 0;
 		ret = ret ?: generic_write_checks(iocb, from);
 	} while (ret > 0 && iocb->ki_flags & IOCB_APPEND && --tries &&
-		 !efuse_size_stays(inode, iocb->ki_pos));
+		 !efuse_append_stays(inode, iocb->ki_pos));
 	return ret;
 }
 
@@ -375,7 +398,7 @@ ssize_t efuse_write_checks(struct kiocb *iocb, struct iov_iter *from)
 int efuse_write_checks_again(struct kiocb *iocb, struct iov_iter *from)
 {
 	if (!(iocb->ki_flags & IOCB_APPEND) ||
-	    efuse_size_stays(file_inode(iocb->ki_filp), iocb->ki_pos))
+	    efuse_append_stays(file_inode(iocb->ki_filp), iocb->ki_pos))
 		return 0;
 	return min_t(ssize_t, efuse_write_checks(iocb, from), 0);
 }
@@ -384,24 +407,24 @@ int efuse_write_checks_again(struct kiocb *iocb, struct iov_iter *from)
  * Write under the inode's lock. FUSE takes that lock itself for what is @left. @count is set to the
  * number of bytes that are to be written.
  */
-static ssize_t efuse_file_write_locked(struct efuse_conn *ec, struct kiocb *iocb,
-				       struct iov_iter *from, bool *left, size_t *count)
+static ssize_t efuse_file_write_locked(struct efuse_file_op *op, bool *left, size_t *count)
 {
+	struct kiocb *iocb = op->iocb;
 	ssize_t ret;
 
 	*left = false;
 	*count = 0;
-	ret = efuse_write_checks(iocb, from);
+	ret = efuse_write_checks(iocb, op->iter);
 	if (ret <= 0)
 		return ret;
 	*count = ret;
-	ret = efuse_file_modified(iocb) ?: efuse_write_checks_again(iocb, from);
+	ret = efuse_file_modified(iocb) ?: efuse_write_checks_again(iocb, op->iter);
 	if (ret)
 		return ret;
-	*left = efuse_file_size(ec, iocb, from);
+	*left = efuse_file_size(op);
 	if (*left)
 		return 0;
-	ret = efuse_file_move(ec, iocb, from, FUSE_WRITE, efuse_file_try_write, left);
+	ret = efuse_file_move(op, efuse_file_try_write, left);
 	/* Another append must not come between two parts of one append, so it ends short. */
 	if (iocb->ki_flags & IOCB_APPEND && ret > 0)
 		*left = false;
@@ -432,6 +455,7 @@ static bool efuse_write_whole(struct kiocb *iocb, const struct iov_iter *from)
 ssize_t efuse_file_write(struct kiocb *iocb, struct iov_iter *from, efuse_iter_t ordinary)
 {
 	struct efuse_conn *ec = efuse_file_conn(iocb, from, FUSE_WRITE);
+	struct efuse_file_op op = { .ec = ec, .iocb = iocb, .iter = from, .opcode = FUSE_WRITE };
 	struct inode *inode = file_inode(iocb->ki_filp);
 	bool whole = efuse_write_whole(iocb, from), left;
 	ssize_t done;
@@ -445,7 +469,7 @@ ssize_t efuse_file_write(struct kiocb *iocb, struct iov_iter *from, efuse_iter_t
 		return ordinary(iocb, from);
 
 	inode_lock(inode);
-	done = efuse_file_write_locked(ec, iocb, from, &left, &count);
+	done = efuse_file_write_locked(&op, &left, &count);
 	inode_unlock(inode);
 	if (done > 0)
 		done = generic_write_sync(iocb, done);

@@ -62,6 +62,59 @@ def test_read_ends_at_an_announced_end(mountpoint: Path, lower: Path, mode: str)
         assert data == fill("d", 50)
 
 
+# FUSE's attributes end at the first question, and when it stores them.
+_NO_TIMEOUT = pytest.mark.parametrize(
+    ("mode", "timeouts"),
+    [
+        ("strict", LONG),
+        ("ttl", {"entry_timeout": 0.0, "attr_timeout": 0.0}),
+        ("cto", {"entry_timeout": 0.0, "attr_timeout": 0.0}),
+    ],
+    ids=["strict", "ttl", "cto"],
+)
+
+
+@_NO_TIMEOUT
+@pytest.mark.parametrize("asks", [True, False], ids=["fstat", "no fstat"])
+def test_extent_ends_at_the_end_of_a_file_whose_attributes_have_ended(
+    mountpoint: Path, lower: Path, mode: str, timeouts: dict[str, float], asks: bool
+) -> None:
+    """Another program has made the file shorter, and the daemon has announced nothing."""
+    path = backing(lower, fill("d", _LENGTH))
+    with mounted(mountpoint, consistency=mode, open_flags=FOPEN_NOFLUSH, **timeouts) as m:
+        fd = _opened(m, path)
+        assert os.fstat(fd).st_size == _LENGTH
+        m.model.put("f", fill("d", 50))
+        if asks:
+            assert os.fstat(fd).st_size == 50
+        read = os.pread(fd, BLOCK, 0)
+        assert os.pwrite(fd, b"w" * 100, 5 * BLOCK) == 100
+        size = os.fstat(fd).st_size
+        data = bytes(m.call("inode", "f").data)
+        os.close(fd)
+        assert read == fill("d", 50)
+        assert size == 5 * BLOCK + 100
+        assert data == fill("d", 50).ljust(5 * BLOCK, b"\0") + b"w" * 100
+
+
+@_NO_TIMEOUT
+def test_requests_of_a_file_whose_attributes_have_ended_go_to_the_extent(
+    mountpoint: Path, lower: Path, mode: str, timeouts: dict[str, float]
+) -> None:
+    path = backing(lower, fill("d", _LENGTH))
+    with mounted(mountpoint, consistency=mode, open_flags=FOPEN_NOFLUSH, **timeouts) as m:
+        fd = _opened(m, path)
+        hits = {opcode: m.count(opcode, "hits") for opcode in ("read", "write")}
+        m.log()
+        for n in range(8):
+            assert os.pwrite(fd, b"w" * 100, n * BLOCK) == 100
+            assert os.pread(fd, 100, n * BLOCK) == b"w" * 100
+        asked = m.asked()
+        os.close(fd)
+        assert not {"read", "write"} & set(asked)
+        assert all(m.count(opcode, "hits") == before + 8 for opcode, before in hits.items())
+
+
 @_MODES
 @pytest.mark.parametrize("how", ["buffered", "direct_io", "mapped"])
 def test_requests_within_the_end_go_to_the_extent(

@@ -253,6 +253,21 @@ out:
 	return reason;
 }
 
+/* FUSE gets the size of a file that was true at @epoch. */
+static void efuse_answered_size(const struct efuse_req *req, u64 epoch,
+				const struct fuse_attr *attr)
+{
+	struct inode *inode;
+
+	if (!S_ISREG(attr->mode) || efuse_shared(req->ec, attr))
+		return;
+	rcu_read_lock();
+	inode = efuse_inode_rcu(req->fm, req->args->nodeid);
+	if (inode)
+		efuse_size_learn(get_fuse_inode(inode), epoch, attr->size);
+	rcu_read_unlock();
+}
+
 int efuse_answer_attrs(struct efuse_req *req, const void *mem, u32 size)
 {
 	struct fuse_attr_out *out = efuse_out_attr(req->args);
@@ -275,8 +290,7 @@ int efuse_answer_attrs(struct efuse_req *req, const void *mem, u32 size)
 	out->attr = *attr;
 	efuse_attrs_time(req, req->args->nodeid, &attrs, now, &out->attr_valid,
 			 &out->attr_valid_nsec);
-	if (S_ISREG(attr->mode) && !efuse_shared(req->ec, attr))
-		efuse_size_learn(req->fm, req->args->nodeid, attrs.stamp.epoch, attr->size);
+	efuse_answered_size(req, attrs.stamp.epoch, attr);
 	return efuse_replied(req, 0);
 }
 

@@ -254,8 +254,21 @@ void efuse_timeouts_extend(struct efuse_req *req, const struct efuse_changes *ch
 void efuse_strip(struct fuse_args *args);
 
 /* size.c */
-/* How often an append asks for the size if other changes cross each reply. */
-#define EFUSE_SIZE_ROUNDS	8
+
+/*
+ * Does the daemon tell of each change of a size that does not come by this mount? With write-back
+ * FUSE decides the size.
+ */
+static inline bool efuse_size_exclusive(const struct efuse_conn *ec)
+{
+	return ec && READ_ONCE(ec->consistency) == EFUSE_EXCLUSIVE && !ec->fc->writeback_cache;
+}
+
+/* The bucket whose changes end a size. */
+static inline u16 efuse_size_bucket(u64 nodeid)
+{
+	return efuse_bucket_inode(nodeid, EFUSE_KIND_ATTR);
+}
 
 void efuse_size_issue(const struct efuse_conn *ec, struct fuse_mount *fm, struct fuse_args *args);
 void efuse_size_begun(const struct efuse_conn *ec, struct fuse_args *args);
@@ -263,12 +276,17 @@ void efuse_size_written(const struct efuse_conn *ec, struct fuse_mount *fm,
 			const struct fuse_args *args, const struct efuse_changes *ch);
 void efuse_size_crossed(struct efuse_conn *ec, const struct fuse_args *args);
 u64 efuse_size_known(const struct efuse_conn *ec, struct fuse_mount *fm, u64 nodeid, u64 *size);
-void efuse_size_learn(struct fuse_mount *fm, u64 nodeid, u64 epoch, u64 size);
-void efuse_size_replied(struct fuse_mount *fm, u64 nodeid, u64 issued, u64 size);
+u64 efuse_size_true(const struct efuse_conn *ec, struct inode *inode, u64 *size);
+u64 efuse_size_valid(const struct efuse_conn *ec, const struct fuse_inode *fi, u64 *size);
+bool efuse_size_fuse(struct inode *inode, u64 *size);
+void efuse_size_learn(struct fuse_inode *fi, u64 epoch, u64 size);
 bool efuse_size_told(const struct efuse_conn *ec, struct fuse_mount *fm,
 		     const struct fuse_args *args, u64 nodeid, u64 *size);
-bool efuse_size_stays(struct inode *inode, loff_t pos);
-int efuse_size_update(struct file *file);
+
+/* append.c */
+void efuse_append_replied(struct fuse_inode *fi, u64 issued, u64 size);
+bool efuse_append_stays(struct inode *inode, loff_t pos);
+int efuse_append_update(struct file *file);
 
 /* kept.c */
 /* Flag of an extended timeout: the word is not a time, but a bucket and an epoch. See kept.c. */

@@ -541,7 +541,7 @@ int efuse_pages_behind(struct file *file, loff_t pos)
 	struct inode *inode = file_inode(file);
 	struct fuse_conn *fc = get_fuse_conn(inode);
 	const struct efuse_conn *ec = efuse_conn_get(fc);
-	int err = efuse_size_update(file);
+	int err = efuse_append_update(file);
 	loff_t end = i_size_read(inode);
 
 	if (err || pos <= end)

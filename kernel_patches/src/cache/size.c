@@ -12,19 +12,10 @@
  */
 #include "cache_i.h"
 
-#include <linux/pagemap.h>
-#include <linux/sched/signal.h>
-
-static u16 efuse_size_bucket(u64 nodeid)
-{
-	return efuse_bucket_inode(nodeid, EFUSE_KIND_ATTR);
-}
-
 /* Are sizes of files known as long as nothing ends them? Not if changes come by another nodeid. */
 static bool efuse_size_kept(const struct efuse_conn *ec, const struct inode *inode)
 {
-	return READ_ONCE(ec->consistency) == EFUSE_EXCLUSIVE && rcu_access_pointer(ec->ops) &&
-	       !get_fuse_conn((struct inode *)inode)->writeback_cache &&
+	return efuse_size_exclusive(ec) && rcu_access_pointer(ec->ops) &&
 	       !efuse_shared_inode(ec, inode);
 }
 
@@ -49,8 +40,15 @@ static u64 efuse_size_read(const struct efuse_size *known, u64 *size)
 	return epoch == READ_ONCE(known->epoch) ? epoch : 0;
 }
 
-/* Is the size that is known still true? Returns its epoch, or 0. */
-static u64 efuse_size_valid(const struct efuse_conn *ec, const struct fuse_inode *fi, u64 *size)
+/**
+ * efuse_size_valid - is the size that is known still true?
+ * @ec: connection
+ * @fi: inode of the file
+ * @size: set to the size in bytes
+ *
+ * Return: its epoch, or 0
+ */
+u64 efuse_size_valid(const struct efuse_conn *ec, const struct fuse_inode *fi, u64 *size)
 {
 	u64 epoch = efuse_size_read(&fi->efuse_size, size);
 
@@ -77,11 +75,23 @@ static void efuse_size_came(const struct efuse_conn *ec, struct fuse_inode *fi)
 	spin_unlock(&fi->lock);
 }
 
-/* Is a size known that is true? Returns its epoch, or 0. */
-static u64 efuse_size_true(const struct efuse_conn *ec, struct fuse_inode *fi, u64 *size)
+/**
+ * efuse_size_true - does the kernel know the size that an inode has for the daemon?
+ * @ec: connection
+ * @inode: the file
+ * @size: set to the size in bytes
+ *
+ * Context: any; the lock of struct fuse_inode may be held.
+ * Return: as efuse_size_known()
+ */
+u64 efuse_size_true(const struct efuse_conn *ec, struct inode *inode, u64 *size)
 {
-	u64 epoch = efuse_size_valid(ec, fi, size);
+	struct fuse_inode *fi = get_fuse_inode(inode);
+	u64 epoch;
 
+	if (!efuse_size_kept(ec, inode))
+		return 0;
+	epoch = efuse_size_valid(ec, fi, size);
 	if (epoch)
 		return epoch;
 	efuse_size_came(ec, fi);
@@ -105,135 +115,35 @@ u64 efuse_size_known(const struct efuse_conn *ec, struct fuse_mount *fm, u64 nod
 
 	rcu_read_lock();
 	inode = efuse_inode_rcu(fm, nodeid);
-	if (inode && efuse_size_kept(ec, inode))
-		epoch = efuse_size_true(ec, get_fuse_inode(inode), size);
+	if (inode)
+		epoch = efuse_size_true(ec, inode, size);
 	rcu_read_unlock();
 	return epoch;
 }
 
 /**
  * efuse_size_learn - a file had a size at an epoch
- * @fm: mount
- * @nodeid: nodeid of the file
+ * @fi: inode of the file
  * @epoch: the epoch, no later change of the attributes is known; 0 if the size may change by
  *	   another nodeid
  * @size: the size in bytes
  */
-void efuse_size_learn(struct fuse_mount *fm, u64 nodeid, u64 epoch, u64 size)
+void efuse_size_learn(struct fuse_inode *fi, u64 epoch, u64 size)
 {
-	struct fuse_inode *fi;
-	struct inode *inode;
-
-	rcu_read_lock();
-	inode = efuse_inode_rcu(fm, nodeid);
-	if (inode) {
-		fi = get_fuse_inode(inode);
-		spin_lock(&fi->lock);
-		if (!epoch || epoch >= fi->efuse_size.epoch)
-			efuse_size_set(&fi->efuse_size, epoch, size);
-		spin_unlock(&fi->lock);
-	}
-	rcu_read_unlock();
+	spin_lock(&fi->lock);
+	if (!epoch || epoch >= fi->efuse_size.epoch)
+		efuse_size_set(&fi->efuse_size, epoch, size);
+	spin_unlock(&fi->lock);
 }
 
 /**
- * efuse_size_replied - a reply has told the size of a file to the current task
- * @fm: mount
- * @nodeid: nodeid of the file
- * @issued: epoch at which the request was issued
- * @size: the size in bytes
+ * efuse_size_fuse - the size that FUSE has
+ * @inode: the file
+ * @size: set to the size in bytes
  *
- * If the task is the one that asks for the size, the reply counts although another change may have
- * crossed it; then efuse_size_learn() is not called as well.
+ * Return: false if something has ended it. The daemon does not with write-back
  */
-void efuse_size_replied(struct fuse_mount *fm, u64 nodeid, u64 issued, u64 size)
-{
-	struct fuse_inode *fi;
-	struct inode *inode;
-
-	rcu_read_lock();
-	inode = efuse_inode_rcu(fm, nodeid);
-	fi = inode ? get_fuse_inode(inode) : NULL;
-	if (fi && READ_ONCE(fi->efuse_size.asker) == current) {
-		spin_lock(&fi->lock);
-		fi->efuse_size.reply_epoch = issued;
-		fi->efuse_size.reply_size = size;
-		spin_unlock(&fi->lock);
-	}
-	rcu_read_unlock();
-}
-
-/* May a change that is in flight make a file shorter? Then it is one of its content, too. */
-static bool efuse_size_shrinks(const struct efuse_conn *ec, u64 nodeid)
-{
-	return efuse_epoch_in_flight(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_CONTENT));
-}
-
-/*
- * Which size is the newest? That which is known, or else that of the last question's reply, if no
- * change has ended after the question. Whether the reply has seen a WRITE that is in flight does
- * not matter: who asks is between both. Under fuse_inode.lock.
- */
-static bool efuse_size_newest(const struct efuse_conn *ec, const struct fuse_inode *fi, u64 *size)
-{
-	const struct efuse_size *known = &fi->efuse_size;
-	u16 bucket = efuse_size_bucket(fi->nodeid);
-
-	if (efuse_size_valid(ec, fi, size))
-		return true;
-	*size = known->reply_size;
-	return known->reply_epoch && known->reply_epoch >= atomic64_read(&ec->floor) &&
-	       efuse_epoch_last(ec, bucket) <= known->reply_epoch &&
-	       !efuse_epoch_closed(ec, bucket) && !efuse_size_shrinks(ec, fi->nodeid);
-}
-
-/*
- * Give FUSE the newest size. FUSE may have dropped the reply that brought it, or have taken an
- * older one since. The inode is locked.
- */
-static void efuse_size_apply(const struct efuse_conn *ec, struct inode *inode)
-{
-	struct fuse_conn *fc = get_fuse_conn(inode);
-	struct fuse_inode *fi = get_fuse_inode(inode);
-	loff_t old;
-	bool known;
-	u64 size;
-
-	spin_lock(&fi->lock);
-	old = i_size_read(inode);
-	known = efuse_size_newest(ec, fi, &size);
-	if (known && size != old) {
-		fi->attr_version = atomic64_inc_return(&fc->attr_version);
-		i_size_write(inode, size);
-	}
-	spin_unlock(&fi->lock);
-	if (known && size != old) {
-		efuse_pages_cut(inode, old, size);
-		if (!fc->explicit_inval_data)
-			invalidate_inode_pages2(inode->i_mapping);
-	}
-}
-
-/* Ask the daemon for the size, and give it to FUSE. Returns 0 or a negative errno. */
-static int efuse_size_ask(const struct efuse_conn *ec, struct file *file)
-{
-	struct inode *inode = file_inode(file);
-	struct efuse_size *known = &get_fuse_inode(inode)->efuse_size;
-	int err;
-
-	/* Set under the inode's lock, so that there is one asker. */
-	known->reply_epoch = 0;
-	WRITE_ONCE(known->asker, current);
-	fuse_invalidate_attr_mask(inode, STATX_SIZE);
-	err = fuse_update_attributes(inode, file, STATX_SIZE);
-	WRITE_ONCE(known->asker, NULL);
-	if (!err)
-		efuse_size_apply(ec, inode);
-	return err;
-}
-
-/* The size that FUSE has, if nothing has ended it. The daemon does not with write-back. */
-static bool efuse_size_fuse(struct inode *inode, u64 *size)
+bool efuse_size_fuse(struct inode *inode, u64 *size)
 {
 	*size = i_size_read(inode);
 	return get_fuse_conn(inode)->writeback_cache ||
@@ -241,19 +151,17 @@ static bool efuse_size_fuse(struct inode *inode, u64 *size)
 }
 
 /*
- * FUSE's size, unless the daemon has told that the file has changed since FUSE got it. A WRITE of
- * this mount ends FUSE's attributes, too, but not its size. The caller may hold fuse_inode.lock
- * already.
+ * FUSE's size, unless the timeout of its attributes has ended, or the daemon has told that the file
+ * has changed since FUSE got it. A WRITE of this mount ends FUSE's attributes, too, but not its
+ * size. The caller may hold fuse_inode.lock already.
  */
 static bool efuse_size_current(struct inode *inode, u64 *size)
 {
-	struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
 	struct fuse_inode *fi = get_fuse_inode(inode);
 	bool current_size = efuse_size_fuse(inode, size);
 
-	/* An old reply of a CREATE sets FUSE's size, but has no timeout. */
-	if (READ_ONCE(ec->consistency) == EFUSE_EXCLUSIVE && efuse_attr_ended(inode) &&
-	    !get_fuse_conn(inode)->writeback_cache)
+	/* An old reply of a CREATE sets FUSE's size, but has no timeout in exclusive mode. */
+	if (efuse_attr_ended(inode) && !get_fuse_conn(inode)->writeback_cache)
 		return false;
 	if (likely(!READ_ONCE(fi->efuse_size.announced)))
 		return true;
@@ -274,7 +182,7 @@ static bool efuse_size_current(struct inode *inode, u64 *size)
  * @size: set to the size in bytes
  *
  * Context: any
- * Return: false if the daemon has to be asked: it has told that the file has changed
+ * Return: false if the daemon has to be asked
  */
 bool efuse_size_told(const struct efuse_conn *ec, struct fuse_mount *fm,
 		     const struct fuse_args *args, u64 nodeid, u64 *size)
@@ -283,85 +191,16 @@ bool efuse_size_told(const struct efuse_conn *ec, struct fuse_mount *fm,
 	bool told = false;
 
 	/* While the WRITE itself is in flight, nothing else is known. */
-	if (args && args->efuse.size_epoch) {
+	if (args && (args->efuse.size_epoch || args->efuse.asked)) {
 		*size = args->efuse.size;
 		return true;
 	}
 	rcu_read_lock();
 	inode = efuse_inode_rcu(fm, nodeid);
 	if (inode)
-		told = (efuse_size_kept(ec, inode) &&
-			efuse_size_true(ec, get_fuse_inode(inode), size)) ||
-		       efuse_size_current(inode, size);
+		told = efuse_size_true(ec, inode, size) || efuse_size_current(inode, size);
 	rcu_read_unlock();
 	return told;
-}
-
-/**
- * efuse_size_stays - may an append go to a position?
- * @inode: the file, locked
- * @pos: the end of the file as FUSE had it
- *
- * FUSE may have taken an older reply after efuse_size_update(), from a task without the inode's
- * lock.
- *
- * Return: false if the end is another one, or if the daemon has told of a change since. true
- *	   outside of exclusive mode, where the file may become longer at any time
- */
-bool efuse_size_stays(struct inode *inode, loff_t pos)
-{
-	struct fuse_conn *fc = get_fuse_conn(inode);
-	const struct efuse_conn *ec = efuse_conn_get(fc);
-	struct fuse_inode *fi = get_fuse_inode(inode);
-	bool known;
-	u64 size;
-
-	if (!ec || READ_ONCE(ec->consistency) != EFUSE_EXCLUSIVE || fc->writeback_cache)
-		return true;
-	spin_lock(&fi->lock);
-	known = efuse_size_newest(ec, fi, &size);
-	spin_unlock(&fi->lock);
-	/* Replies are not looked at without handlers. Nothing is known of a closed bucket. */
-	if (!known && (!rcu_access_pointer(ec->ops) ||
-		       efuse_epoch_closed(ec, efuse_size_bucket(fi->nodeid))))
-		known = efuse_size_fuse(inode, &size);
-	return known && size == pos;
-}
-
-/**
- * efuse_size_update - make FUSE's size of a file true in exclusive mode
- * @file: the file, its inode locked
- *
- * The daemon is asked if something else than a WRITE of this mount has ended the size, and again if
- * a change that has ended crosses its reply. Does nothing in the other modes, where the file may
- * become longer at any time, and in a mount with write-back, where FUSE decides the size. If a
- * notification crosses each reply, FUSE's size is used in the end.
- *
- * Context: process context, may sleep.
- * Return: 0 or a negative errno
- */
-int efuse_size_update(struct file *file)
-{
-	struct inode *inode = file_inode(file);
-	struct fuse_conn *fc = get_fuse_conn(inode);
-	const struct efuse_conn *ec = efuse_conn_get(fc);
-	unsigned int round = 0;
-	u64 size;
-	int err;
-
-	if (!ec || READ_ONCE(ec->consistency) != EFUSE_EXCLUSIVE || fc->writeback_cache)
-		return 0;
-	if (efuse_size_kept(ec, inode) && efuse_size_true(ec, get_fuse_inode(inode), &size) &&
-	    size == i_size_read(inode))
-		return 0;
-	do {
-		err = efuse_size_ask(ec, file);
-		if (err || efuse_size_stays(inode, i_size_read(inode)))
-			return err;
-		if (fatal_signal_pending(current))
-			return -EINTR;
-	} while (++round < EFUSE_SIZE_ROUNDS);
-	return 0;
 }
 
 /**
@@ -386,7 +225,8 @@ void efuse_size_issue(const struct efuse_conn *ec, struct fuse_mount *fm, struct
 	/* The daemon may append where the file ends for it. */
 	if (efuse_arg_flags(args) & O_APPEND && efuse_arg_offset(args) != size)
 		args->efuse.size_epoch = 0;
-	args->efuse.size = size;
+	if (!args->efuse.asked)
+		args->efuse.size = size;
 }
 
 /**
@@ -479,8 +319,5 @@ void efuse_size_cut(struct inode *inode)
  */
 bool efuse_end_stays(struct inode *inode)
 {
-	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
-
-	return ec && READ_ONCE(ec->consistency) == EFUSE_EXCLUSIVE &&
-	       !get_fuse_conn(inode)->writeback_cache;
+	return efuse_size_exclusive(efuse_conn_get(get_fuse_conn(inode)));
 }

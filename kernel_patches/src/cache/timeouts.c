@@ -58,16 +58,23 @@ static void efuse_learn_size(const struct efuse_req *req, const struct efuse_cha
 			     u64 nodeid, struct fuse_attr *attr)
 {
 	u64 epoch = req->args->efuse.epoch;
+	struct fuse_inode *fi;
+	struct inode *inode;
 	bool own = false;
 
 	if (!S_ISREG(attr->mode) || fuse_invalid_attr(attr))
 		return;
-	efuse_size_replied(req->fm, nodeid, epoch, attr->size);
-	if (efuse_shared(req->ec, attr))
-		efuse_size_learn(req->fm, nodeid, 0, attr->size);
-	else if (efuse_epoch_holds(req->ec, ch, efuse_bucket_inode(nodeid, EFUSE_KIND_ATTR), epoch,
-				   &own))
-		efuse_size_learn(req->fm, nodeid, own ? ch->epoch : epoch, attr->size);
+	rcu_read_lock();
+	inode = efuse_inode_rcu(req->fm, nodeid);
+	if (inode) {
+		fi = get_fuse_inode(inode);
+		efuse_append_replied(fi, epoch, attr->size);
+		if (efuse_shared(req->ec, attr))
+			efuse_size_learn(fi, 0, attr->size);
+		else if (efuse_epoch_holds(req->ec, ch, efuse_size_bucket(nodeid), epoch, &own))
+			efuse_size_learn(fi, own ? ch->epoch : epoch, attr->size);
+	}
+	rcu_read_unlock();
 }
 
 static void efuse_extend_entry(const struct efuse_req *req, const struct efuse_changes *ch,
