@@ -28,6 +28,7 @@ from efuse.fs.mountpoint import MountOptions, mount_efuse
 from tests.guest.support.backing_files import backing, make, map_error, whole
 from tests.guest.support.daemons import Call, Mount, eventually, fails, mounted
 from tests.guest.support.file_data import BLOCK, SIZE, fill, read, read_direct, write
+from tests.guest.support.file_pages import LONG
 from tests.guest.support.shell import load_file_system, run
 from tests.guest.support.small_disk import shut_down, small
 from tests.guest.support.wire import FOPEN_KEEP_CACHE
@@ -128,7 +129,7 @@ def test_backing_file_opened_with_o_direct_is_read_at_any_alignment(
 
 def test_read_of_an_unmapped_range_goes_to_the_daemon(mountpoint: Path, lower: Path) -> None:
     path = backing(lower, fill("b"))
-    with mounted(mountpoint, path="direct") as m:
+    with mounted(mountpoint, path="direct", **LONG) as m:
         make(m, "f", fill("d"))
         make(m, "g", fill("d"))
         span = {"offset": 2 * BLOCK, "length": BLOCK, "backing_offset": 5 * BLOCK}
@@ -406,7 +407,7 @@ def test_read_beyond_the_end_of_a_truncated_backing_file_goes_to_the_daemon(
     mountpoint: Path, lower: Path
 ) -> None:
     path = backing(lower, fill("b"))
-    with mounted(mountpoint, path="direct") as m:
+    with mounted(mountpoint, path="direct", **LONG) as m:
         make(m, "f", fill("d"))
         m.call("map_extent", "f", path, os.O_RDONLY, offset=0, length=4 * BLOCK)
         os.truncate(path, BLOCK + 10)
@@ -501,7 +502,7 @@ def test_direct_write_to_a_mapped_file_goes_to_the_backing_file(
 
 def test_write_outside_a_writable_extent_goes_to_the_daemon(mountpoint: Path, lower: Path) -> None:
     path = backing(lower, fill("b"))
-    with mounted(mountpoint) as m:
+    with mounted(mountpoint, **LONG) as m:
         make(m, "f", fill("d"))
         whole(m, path)
         with m.passed("write", "unmapped"):
