@@ -47,7 +47,7 @@ struct vm_area_struct;
  * @predicted_ns: READ, WRITE: duration that select_path() predicted, 0 if it did not
  * @size_epoch: WRITE: epoch at which the size of the file was known, and still was when the WRITE
  *		was issued; 0: it was not known (see size.c)
- * @size: WRITE: that size in bytes; or the size that the daemon was asked for
+ * @size: WRITE: that size in bytes
  * @note: READ, WRITE: number that select_path() passes on to path_done()
  * @fm: request in the background: its mount
  * @deferred: WRITE in the background that a worker carries out: its work item
@@ -59,8 +59,8 @@ struct vm_area_struct;
  * @locked: FLUSH: the inode has locks, or the daemon may keep locks of it itself
  * @revalidate: OPEN, OPENDIR: the request voids what is cached of the inode (mode cto)
  * @extends: WRITE: may make the file longer
- * @asked: READ, WRITE of read(2), write(2): the daemon was asked for @size before. Not in exclusive
- *	   mode
+ * @asked: READ, WRITE of read(2), write(2): the daemon was asked for the size before, which counts
+ *	   without a timeout
  * @uncached: READ, WRITE: the daemon wants to see every request of this open file
  *	      (FOPEN_DIRECT_IO)
  * @unkept: READ: the data that it brings must not be learned
@@ -131,17 +131,16 @@ struct efuse_pages {
 };
 
 /**
- * struct efuse_size - the size of a file in exclusive mode (see size.c)
+ * struct efuse_size - the size that a file has for the daemon (see size.c)
  * @epoch: an epoch at which @size was true, 0 if none is known
  * @size: in bytes
  * @asker: the task that asks for the size under the inode's lock; NULL if there is none
  * @reply_epoch: epoch at which its last question was issued, 0 if that has no reply
  * @reply_size: the size in the reply, in bytes; other changes may have crossed the reply
- * @announced: the daemon has told that the file has changed, and FUSE has not been seen to have
- *	       newer attributes since
+ * @taker: the task that has brought @size in a reply
  *
- * All change under fuse_inode.lock, but @asker and its clearing of @reply_epoch: the asker has the
- * inode's lock.
+ * All change under fuse_inode.lock, but @asker and its clearing of @reply_epoch, since the asker has
+ * the inode's lock, and the clearing of @taker by the task that is to be the next one.
  */
 struct efuse_size {
 	u64 epoch;
@@ -149,7 +148,7 @@ struct efuse_size {
 	struct task_struct *asker;
 	u64 reply_epoch;
 	loff_t reply_size;
-	bool announced;
+	struct task_struct *taker;
 };
 
 /*
@@ -231,7 +230,7 @@ void efuse_forgotten(struct fuse_conn *fc, struct fuse_forget_link *forget, u64 
 void efuse_forget_read(struct fuse_iqueue *fiq, const struct fuse_forget_link *forget);
 
 /* Access control lists: see acl.c. */
-void efuse_attrs_came(struct inode *inode);
+void efuse_attrs_came(struct inode *inode, const struct fuse_attr *attr);
 void efuse_permission(struct mnt_idmap *idmap, struct inode *inode);
 void efuse_acl_asked(struct inode *inode, int type);
 
@@ -242,7 +241,6 @@ u64 efuse_time(u64 secs, u32 nsecs, u64 plain);
 bool efuse_dentry_ended(const struct dentry *entry, u64 time);
 bool efuse_attr_ended(struct inode *inode);
 void efuse_size_cut(struct inode *inode);
-void efuse_size_announced(struct inode *inode);
 bool efuse_end_stays(struct inode *inode);
 void efuse_inode_init(struct super_block *sb, struct fuse_inode *fi);
 void efuse_listing(struct inode *inode, loff_t pos);

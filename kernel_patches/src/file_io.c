@@ -23,7 +23,7 @@ typedef ssize_t (*efuse_iter_t)(struct kiocb *iocb, struct iov_iter *iter);
 
 /*
  * A read(2) or write(2). @ended is set if the file ends where the moved bytes end. @asked is set if
- * the daemon was asked for @size, that of the file in bytes.
+ * the daemon was asked for the size.
  */
 struct efuse_file_op {
 	struct efuse_conn *ec;
@@ -32,7 +32,6 @@ struct efuse_file_op {
 	u32 opcode;
 	bool ended;
 	bool asked;
-	u64 size;
 };
 
 /* One try; see efuse_file_try() for the result. */
@@ -80,7 +79,6 @@ static void efuse_file_args(struct efuse_io *io, const struct efuse_file_op *op)
 	args->user_pages = iocb->ki_flags & IOCB_DIRECT;
 	args->efuse.iter = op->iter;
 	args->efuse.asked = op->asked;
-	args->efuse.size = op->size;
 	efuse_io_complete(io, iocb->ki_pos, iov_iter_count(op->iter));
 	if (op->opcode == FUSE_READ) {
 		io->read.fh = ff->fh;
@@ -271,15 +269,14 @@ static bool efuse_file_locked(struct inode *inode)
 }
 
 /*
- * Extents of fixed length do not tell where the file ends. Ask the daemon if its attributes have
- * ended; or, as FUSE does, if a read goes beyond the end. The new attributes may have no timeout.
+ * Extents of fixed length do not tell where the file ends. Ask the daemon if that is not known; or,
+ * as FUSE does, if a read goes beyond the end. The answer may have no timeout.
  */
 static int efuse_file_size(struct efuse_file_op *op)
 {
 	struct inode *inode = file_inode(op->iocb->ki_filp);
 	u64 nodeid = get_node_id(inode), size;
 	bool told;
-	int err;
 
 	if (!efuse_extents_cut(op->ec, nodeid))
 		return 0;
@@ -287,10 +284,9 @@ static int efuse_file_size(struct efuse_file_op *op)
 	if (told && (op->opcode == FUSE_WRITE ||
 		     op->iocb->ki_pos + iov_iter_count(op->iter) <= size))
 		return 0;
-	err = fuse_update_attributes(inode, op->iocb->ki_filp, STATX_SIZE);
-	op->asked = !err && !told && !efuse_size_exclusive(op->ec) &&
-		    efuse_size_fuse(inode, &op->size);
-	return err;
+	if (told)
+		return fuse_update_attributes(inode, op->iocb->ki_filp, STATX_SIZE);
+	return efuse_size_ask(op->iocb->ki_filp, &op->asked);
 }
 
 /**

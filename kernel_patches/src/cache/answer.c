@@ -164,7 +164,7 @@ int efuse_answer_entry(struct efuse_req *req, const void *entry_mem, u32 entry_s
 	struct efuse_attrs attrs;
 	struct fuse_attr *attr = (struct fuse_attr *)attrs.attr;
 	enum efuse_counter reason;
-	u64 now = ktime_get_ns();
+	u64 now = ktime_get_ns(), epoch = efuse_epoch_now(req->ec);
 	enum efuse_taken taken;
 
 	if (!out || req->replied || req->args->opcode != FUSE_LOOKUP ||
@@ -197,6 +197,8 @@ int efuse_answer_entry(struct efuse_req *req, const void *entry_mem, u32 entry_s
 	out->nodeid = entry.nodeid;
 	out->generation = entry.generation;
 	out->attr = *attr;
+	/* The attributes have stood the checks, which came after this epoch. */
+	efuse_size_mark(&out->attr, epoch);
 	efuse_entry_time(req, &entry, now, out);
 	efuse_attrs_time(req, entry.nodeid, &attrs, now, &out->attr_valid, &out->attr_valid_nsec);
 	return efuse_replied(req, 0);
@@ -253,28 +255,13 @@ out:
 	return reason;
 }
 
-/* FUSE gets the size of a file that was true at @epoch. */
-static void efuse_answered_size(const struct efuse_req *req, u64 epoch,
-				const struct fuse_attr *attr)
-{
-	struct inode *inode;
-
-	if (!S_ISREG(attr->mode) || efuse_shared(req->ec, attr))
-		return;
-	rcu_read_lock();
-	inode = efuse_inode_rcu(req->fm, req->args->nodeid);
-	if (inode)
-		efuse_size_learn(get_fuse_inode(inode), epoch, attr->size);
-	rcu_read_unlock();
-}
-
 int efuse_answer_attrs(struct efuse_req *req, const void *mem, u32 size)
 {
 	struct fuse_attr_out *out = efuse_out_attr(req->args);
 	struct efuse_attrs attrs;
 	struct fuse_attr *attr = (struct fuse_attr *)attrs.attr;
 	enum efuse_counter reason;
-	u64 now = ktime_get_ns();
+	u64 now = ktime_get_ns(), epoch = efuse_epoch_now(req->ec);
 
 	if (!out || req->replied || req->args->opcode != FUSE_GETATTR || size != sizeof(attrs))
 		return efuse_decline(req, EFUSE_DECLINED);
@@ -290,7 +277,8 @@ int efuse_answer_attrs(struct efuse_req *req, const void *mem, u32 size)
 	out->attr = *attr;
 	efuse_attrs_time(req, req->args->nodeid, &attrs, now, &out->attr_valid,
 			 &out->attr_valid_nsec);
-	efuse_answered_size(req, attrs.stamp.epoch, attr);
+	/* The attributes have stood the check, which came after this epoch. */
+	efuse_size_mark(&out->attr, epoch);
 	return efuse_replied(req, 0);
 }
 

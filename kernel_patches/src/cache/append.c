@@ -41,12 +41,12 @@ static bool efuse_append_shrunk(const struct efuse_conn *ec, u64 nodeid)
  * change has ended after the question. Whether the reply has seen a WRITE that is in flight does
  * not matter: who asks is between both. Under fuse_inode.lock.
  */
-static bool efuse_append_newest(const struct efuse_conn *ec, const struct fuse_inode *fi, u64 *size)
+static bool efuse_append_newest(const struct efuse_conn *ec, struct fuse_inode *fi, u64 *size)
 {
 	const struct efuse_size *known = &fi->efuse_size;
 	u16 bucket = efuse_size_bucket(fi->nodeid);
 
-	if (efuse_size_valid(ec, fi, size))
+	if (efuse_size_true(ec, &fi->inode, size))
 		return true;
 	*size = known->reply_size;
 	return known->reply_epoch && known->reply_epoch >= atomic64_read(&ec->floor) &&
@@ -86,17 +86,24 @@ static int efuse_append_ask(const struct efuse_conn *ec, struct file *file)
 {
 	struct inode *inode = file_inode(file);
 	struct efuse_size *known = &get_fuse_inode(inode)->efuse_size;
+	bool taken;
 	int err;
 
 	/* Set under the inode's lock, so that there is one asker. */
 	known->reply_epoch = 0;
 	WRITE_ONCE(known->asker, current);
-	fuse_invalidate_attr_mask(inode, STATX_SIZE);
-	err = fuse_update_attributes(inode, file, STATX_SIZE);
+	err = efuse_size_ask(file, &taken);
 	WRITE_ONCE(known->asker, NULL);
 	if (!err)
 		efuse_append_apply(ec, inode);
 	return err;
+}
+
+/* The size that FUSE has, if nothing has ended it. */
+static bool efuse_append_fuse(struct inode *inode, u64 *size)
+{
+	*size = i_size_read(inode);
+	return !(READ_ONCE(get_fuse_inode(inode)->inval_mask) & STATX_SIZE);
 }
 
 /**
@@ -125,7 +132,7 @@ bool efuse_append_stays(struct inode *inode, loff_t pos)
 	/* Replies are not looked at without handlers. Nothing is known of a closed bucket. */
 	if (!known && (!rcu_access_pointer(ec->ops) ||
 		       efuse_epoch_closed(ec, efuse_size_bucket(fi->nodeid))))
-		known = efuse_size_fuse(inode, &size);
+		known = efuse_append_fuse(inode, &size);
 	return known && size == pos;
 }
 

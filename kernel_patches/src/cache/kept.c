@@ -249,11 +249,17 @@ void efuse_linked(struct fuse_mount *fm, u64 nodeid)
  */
 void efuse_timeouts_expire_attrs(struct fuse_mount *fm, u64 nodeid)
 {
+	struct fuse_inode *fi;
 	struct inode *inode;
 
 	rcu_read_lock();
 	inode = efuse_inode_rcu(fm, nodeid);
 	if (inode) {
+		fi = get_fuse_inode(inode);
+		spin_lock(&fi->lock);
+		/* Replies that are on their way are void, too. */
+		fi->attr_version = atomic64_inc_return(&fm->fc->attr_version);
+		spin_unlock(&fi->lock);
 		fuse_invalidate_attr(inode);
 		efuse_acls_end(inode);
 	}
@@ -302,21 +308,6 @@ again:
 	dput(dentry);
 }
 
-/**
- * efuse_size_announced - the daemon has told that a file has changed
- * @inode: the file; FUSE's attributes have ended
- */
-void efuse_size_announced(struct inode *inode)
-{
-	struct fuse_inode *fi = get_fuse_inode(inode);
-
-	if (!efuse_conn_get(get_fuse_conn(inode)))
-		return;
-	spin_lock(&fi->lock);
-	WRITE_ONCE(fi->efuse_size.announced, true);
-	spin_unlock(&fi->lock);
-}
-
 static void efuse_expire_inode(struct fuse_conn *fc, struct inode *inode)
 {
 	struct fuse_inode *fi = get_fuse_inode(inode);
@@ -328,7 +319,6 @@ static void efuse_expire_inode(struct fuse_conn *fc, struct inode *inode)
 	fi->attr_version = atomic64_inc_return(&fc->attr_version);
 	spin_unlock(&fi->lock);
 	fuse_invalidate_attr(inode);
-	efuse_size_announced(inode);
 	efuse_acls_end(inode);
 	/* Does not wait for the daemon, which may be the task that writes to sysfs. */
 	invalidate_mapping_pages(inode->i_mapping, 0, -1);

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The size of a file in exclusive mode. FUSE's own size does not tell whether it is the daemon's:
- * it stays when a notification ends it, FUSE drops replies that something else has crossed, and
- * sets it where no request ends (open(2) with O_TRUNC, replies that are older than a WRITE). So the
- * inode has a second size, with the epoch at which it was true. It comes from replies with
- * attributes. It is still true while the bucket of the attributes has no later epoch.
+ * The size that a file has for the daemon, with the epoch at which it was true. FUSE's own size does
+ * not tell whether it is the daemon's: it stays when a notification ends it, FUSE drops replies that
+ * something else has crossed, takes old ones of CREATE and LINK, and sets it where no request ends.
+ * So the inode has a second size. It comes from replies with attributes. It is still true while the
+ * bucket of the attributes has no later epoch, as far as changes are known: where other programs
+ * change the file without a notification, the daemon's timeout limits it, too.
  *
  * A WRITE ends the attributes of its file, whose times only the daemon knows. But it leaves the
  * file as long as its own end tells. So it replaces size and epoch by its own if the size was true
  * when the WRITE was issued, and nothing else has changed the bucket since.
  */
 #include "cache_i.h"
+
+#include <linux/bitfield.h>
 
 /* Are sizes of files known as long as nothing ends them? Not if changes come by another nodeid. */
 static bool efuse_size_kept(const struct efuse_conn *ec, const struct inode *inode)
@@ -55,24 +58,43 @@ u64 efuse_size_valid(const struct efuse_conn *ec, const struct fuse_inode *fi, u
 	return epoch && efuse_epoch_valid(ec, efuse_size_bucket(fi->nodeid), epoch) ? epoch : 0;
 }
 
-/*
- * Take the size of FUSE's attributes, which may have come by a LOOKUP, if their timeout is
- * extended. Not if it is 0: open(2) with O_TRUNC sets that late. The caller may hold the lock
- * already.
- */
-static void efuse_size_came(const struct efuse_conn *ec, struct fuse_inode *fi)
+/* Let the size in a reply carry the epoch since which it is true to efuse_size_taken(). */
+void efuse_size_mark(struct fuse_attr *attr, u64 epoch)
 {
-	loff_t size = i_size_read(&fi->inode);
+	attr->flags &= ~EFUSE_ATTR_EPOCH;
+	attr->flags |= EFUSE_ATTR_MARKED | FIELD_PREP(EFUSE_ATTR_EPOCH, epoch);
+}
+
+/* The epoch in a mark: the last one that has its bits. */
+static u64 efuse_mark_epoch(const struct efuse_conn *ec, const struct fuse_attr *attr)
+{
+	u64 now = efuse_epoch_now(ec);
+
+	return now - ((now - FIELD_GET(EFUSE_ATTR_EPOCH, attr->flags)) &
+		      FIELD_MAX(EFUSE_ATTR_EPOCH));
+}
+
+/**
+ * efuse_size_taken - FUSE has taken attributes of a reply
+ * @inode: the inode, whose struct fuse_inode is locked
+ * @attr: the attributes
+ *
+ * FUSE drops attributes that something else has crossed. It takes those without a mark, too, but
+ * then its size differs from the one that is known, or is as true as that.
+ */
+void efuse_size_taken(struct inode *inode, const struct fuse_attr *attr)
+{
+	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
+	struct efuse_size *known = &get_fuse_inode(inode)->efuse_size;
 	u64 epoch;
 
-	if (!size || !spin_trylock(&fi->lock))
+	if (!ec || !(attr->flags & EFUSE_ATTR_MARKED))
 		return;
-	size = i_size_read(&fi->inode);
-	epoch = fi->i_time & EFUSE_TIME_EPOCH;
-	if (size && efuse_time_extended(fi->i_time) && !(fi->inval_mask & STATX_SIZE) &&
-	    epoch > fi->efuse_size.epoch && epoch <= efuse_epoch_now(ec))
-		efuse_size_set(&fi->efuse_size, epoch, size);
-	spin_unlock(&fi->lock);
+	epoch = efuse_mark_epoch(ec, attr);
+	if (epoch < known->epoch)
+		return;
+	efuse_size_set(known, epoch, attr->size);
+	WRITE_ONCE(known->taker, current);
 }
 
 /**
@@ -86,16 +108,7 @@ static void efuse_size_came(const struct efuse_conn *ec, struct fuse_inode *fi)
  */
 u64 efuse_size_true(const struct efuse_conn *ec, struct inode *inode, u64 *size)
 {
-	struct fuse_inode *fi = get_fuse_inode(inode);
-	u64 epoch;
-
-	if (!efuse_size_kept(ec, inode))
-		return 0;
-	epoch = efuse_size_valid(ec, fi, size);
-	if (epoch)
-		return epoch;
-	efuse_size_came(ec, fi);
-	return efuse_size_valid(ec, fi, size);
+	return efuse_size_kept(ec, inode) ? efuse_size_valid(ec, get_fuse_inode(inode), size) : 0;
 }
 
 /**
@@ -136,41 +149,27 @@ void efuse_size_learn(struct fuse_inode *fi, u64 epoch, u64 size)
 	spin_unlock(&fi->lock);
 }
 
-/**
- * efuse_size_fuse - the size that FUSE has
- * @inode: the file
- * @size: set to the size in bytes
- *
- * Return: false if something has ended it. The daemon does not with write-back
- */
-bool efuse_size_fuse(struct inode *inode, u64 *size)
-{
-	*size = i_size_read(inode);
-	return get_fuse_conn(inode)->writeback_cache ||
-	       !(READ_ONCE(get_fuse_inode(inode)->inval_mask) & STATX_SIZE);
-}
-
 /*
- * FUSE's size, unless the timeout of its attributes has ended, or the daemon has told that the file
- * has changed since FUSE got it. A WRITE of this mount ends FUSE's attributes, too, but not its
- * size. The caller may hold fuse_inode.lock already.
+ * May a request go by the size that is known? Where other programs change the file without a
+ * notification, only if that is the size that FUSE shows, and for as long as the daemon's timeout
+ * allows, or if the daemon was asked for the request.
  */
-static bool efuse_size_current(struct inode *inode, u64 *size)
+static bool efuse_size_counts(const struct efuse_conn *ec, struct inode *inode,
+			      const struct fuse_args *args, u64 *size)
 {
-	struct fuse_inode *fi = get_fuse_inode(inode);
-	bool current_size = efuse_size_fuse(inode, size);
-
-	/* An old reply of a CREATE sets FUSE's size, but has no timeout in exclusive mode. */
-	if (efuse_attr_ended(inode) && !get_fuse_conn(inode)->writeback_cache)
-		return false;
-	if (likely(!READ_ONCE(fi->efuse_size.announced)))
+	/* With write-back FUSE decides the size. */
+	if (ec->fc->writeback_cache) {
+		*size = i_size_read(inode);
 		return true;
-	if (current_size && spin_trylock(&fi->lock)) {
-		if (efuse_size_fuse(inode, size))
-			WRITE_ONCE(fi->efuse_size.announced, false);
-		spin_unlock(&fi->lock);
 	}
-	return current_size;
+	/* While the WRITE itself is in flight, nothing else is known. */
+	if (args && args->efuse.size_epoch)
+		*size = args->efuse.size;
+	else if (!efuse_size_valid(ec, get_fuse_inode(inode), size))
+		return false;
+	return efuse_size_kept(ec, inode) ||
+	       (*size == i_size_read(inode) &&
+		((args && args->efuse.asked) || !efuse_attr_ended(inode)));
 }
 
 /**
@@ -190,17 +189,34 @@ bool efuse_size_told(const struct efuse_conn *ec, struct fuse_mount *fm,
 	struct inode *inode;
 	bool told = false;
 
-	/* While the WRITE itself is in flight, nothing else is known. */
-	if (args && (args->efuse.size_epoch || args->efuse.asked)) {
-		*size = args->efuse.size;
-		return true;
-	}
 	rcu_read_lock();
 	inode = efuse_inode_rcu(fm, nodeid);
-	if (inode)
-		told = efuse_size_true(ec, inode, size) || efuse_size_current(inode, size);
+	told = inode && efuse_size_counts(ec, inode, args, size);
 	rcu_read_unlock();
 	return told;
+}
+
+/**
+ * efuse_size_ask - ask the daemon for the size of a file
+ * @file: the file
+ * @taken: set to whether FUSE has taken the reply, and nothing has crossed it
+ *
+ * FUSE's attributes may be valid although the size is not known any more: they are asked for anew.
+ *
+ * Context: process context, may sleep.
+ * Return: 0 or a negative errno
+ */
+int efuse_size_ask(struct file *file, bool *taken)
+{
+	struct inode *inode = file_inode(file);
+	struct efuse_size *known = &get_fuse_inode(inode)->efuse_size;
+	int err;
+
+	WRITE_ONCE(known->taker, NULL);
+	fuse_invalidate_attr_mask(inode, STATX_SIZE);
+	err = fuse_update_attributes(inode, file, STATX_SIZE);
+	*taken = READ_ONCE(known->taker) == current;
+	return err;
 }
 
 /**
@@ -213,20 +229,27 @@ bool efuse_size_told(const struct efuse_conn *ec, struct fuse_mount *fm,
  */
 void efuse_size_issue(const struct efuse_conn *ec, struct fuse_mount *fm, struct fuse_args *args)
 {
+	struct inode *inode;
+	bool kept = false;
 	u64 size = 0;
 
 	args->efuse.extends = false;
 	args->efuse.size_epoch = 0;
 	if (args->opcode != FUSE_WRITE)
 		return;
-	args->efuse.size_epoch = efuse_size_known(ec, fm, args->nodeid, &size);
+	rcu_read_lock();
+	inode = efuse_inode_rcu(fm, args->nodeid);
+	if (inode) {
+		args->efuse.size_epoch = efuse_size_valid(ec, get_fuse_inode(inode), &size);
+		kept = efuse_size_kept(ec, inode);
+	}
+	rcu_read_unlock();
 	args->efuse.extends = efuse_arg_flags(args) & O_APPEND || !args->efuse.size_epoch ||
-			      efuse_arg_offset(args) + efuse_arg_size(args) > size;
+			      !kept || efuse_arg_offset(args) + efuse_arg_size(args) > size;
 	/* The daemon may append where the file ends for it. */
 	if (efuse_arg_flags(args) & O_APPEND && efuse_arg_offset(args) != size)
 		args->efuse.size_epoch = 0;
-	if (!args->efuse.asked)
-		args->efuse.size = size;
+	args->efuse.size = size;
 }
 
 /**

@@ -16,17 +16,20 @@
  */
 void efuse_strip_listed(struct fuse_entry_out *entry)
 {
-	entry->attr.flags &= ~EFUSE_ATTR_UNCOUNTED;
+	entry->attr.flags &= ~(EFUSE_ATTR_UNCOUNTED | EFUSE_ATTR_MARKED);
 }
 
 /* Clear the bits of a reply that are marks of the kernel's own answers. */
 void efuse_strip(struct fuse_args *args)
 {
 	struct fuse_entry_out *entry = efuse_out_entry(args);
+	struct fuse_attr_out *attr = efuse_out_attr(args);
 	struct fuse_open_out *open = efuse_out_open(args);
 
 	if (entry)
 		efuse_strip_listed(entry);
+	if (attr)
+		attr->attr.flags &= ~EFUSE_ATTR_MARKED;
 	if (open)
 		open->open_flags &= ~EFUSE_FOPEN_LOCAL;
 }
@@ -207,6 +210,37 @@ static void efuse_end_strict(struct efuse_req *req)
 		efuse_extend_dirents(req, NULL);
 }
 
+/* Tell since when the size in a reply is true, unless a change has crossed the reply. */
+static void efuse_mark_size(const struct efuse_req *req, const struct efuse_changes *ch,
+			    u64 nodeid, struct fuse_attr *attr)
+{
+	u64 now = efuse_epoch_now(req->ec);
+	bool own = false;
+
+	if (S_ISREG(attr->mode) && !fuse_invalid_attr(attr) &&
+	    efuse_epoch_holds(req->ec, ch, efuse_size_bucket(nodeid), req->args->efuse.epoch, &own))
+		efuse_size_mark(attr, own ? ch->epoch : now);
+}
+
+/*
+ * FUSE takes the attributes in replies of LINK, and of CREATE for a file in memory, also if they
+ * are older than those that it has. So these are not marked.
+ */
+static void efuse_mark_sizes(const struct efuse_req *req, const struct efuse_changes *ch)
+{
+	const struct fuse_args *args = req->args;
+	struct fuse_entry_out *entry = efuse_out_entry(args);
+	struct fuse_attr_out *attr = efuse_out_attr(args);
+
+	if (req->error)
+		return;
+	if (entry && entry->nodeid && args->opcode != FUSE_LINK &&
+	    !(args->opcode == FUSE_CREATE && efuse_inode_present(req->fm, entry->nodeid)))
+		efuse_mark_size(req, ch, entry->nodeid, &entry->attr);
+	if (attr)
+		efuse_mark_size(req, ch, args->nodeid, &attr->attr);
+}
+
 /**
  * efuse_timeouts_extend - set the timeouts of a reply according to the mode
  * @req: a request that the daemon has answered; learning from the reply is done
@@ -216,6 +250,7 @@ static void efuse_end_strict(struct efuse_req *req)
  */
 void efuse_timeouts_extend(struct efuse_req *req, const struct efuse_changes *ch)
 {
+	efuse_mark_sizes(req, ch);
 	switch (READ_ONCE(req->ec->consistency)) {
 	case EFUSE_STRICT:
 		efuse_end_strict(req);

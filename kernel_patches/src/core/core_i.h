@@ -36,6 +36,9 @@
 #define EFUSE_FOPEN_LOCAL	BIT(31)
 /* In fuse_attr.flags: the answer of the LOOKUP does not stand for a lookup count. */
 #define EFUSE_ATTR_UNCOUNTED	BIT(31)
+/* In fuse_attr.flags: the size is true since an epoch, which has these last bits. */
+#define EFUSE_ATTR_MARKED	BIT(30)
+#define EFUSE_ATTR_EPOCH	GENMASK(29, 2)
 
 enum efuse_consistency {
 	EFUSE_STRICT,

@@ -141,7 +141,6 @@ static void efuse_part_args(struct efuse_part *part, const struct fuse_args *who
 	args->efuse.uncached = whole->efuse.uncached;
 	args->efuse.path = whole->efuse.path;
 	args->efuse.asked = whole->efuse.asked;
-	args->efuse.size = whole->efuse.size;
 	/* Traced if the part covers the whole request. */
 	args->efuse.begun_ns = whole->efuse.begun_ns;
 	args->efuse.reason = whole->efuse.reason;
