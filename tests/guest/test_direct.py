@@ -505,13 +505,15 @@ def test_write_outside_a_writable_extent_goes_to_the_daemon(mountpoint: Path, lo
     with mounted(mountpoint, **LONG) as m:
         make(m, "f", fill("d"))
         whole(m, path)
+        fd = os.open(m / "f", os.O_WRONLY | os.O_DIRECT)
         with m.passed("write", "unmapped"):
-            write(m / "f", b"hello", 0)
+            assert os.pwrite(fd, b"hello", 0) == 5
         span = {"offset": BLOCK, "length": BLOCK, "write": True}
         m.call("map_extent", "f", path, os.O_RDWR, **span)
         for offset in (BLOCK - 1, 2 * BLOCK - 1):
             with m.passed("write", "unmapped"):
-                write(m / "f", b"hello", offset, os.O_DIRECT)
+                assert os.pwrite(fd, b"hello", offset) == 5
+        os.close(fd)
         assert Path(path).read_bytes() == fill("b")
         assert bytes(m.call("inode", "f").data[BLOCK - 1 : BLOCK + 4]) == b"hello"
 

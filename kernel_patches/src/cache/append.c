@@ -30,12 +30,6 @@ void efuse_append_replied(struct fuse_inode *fi, u64 issued, u64 size)
 	spin_unlock(&fi->lock);
 }
 
-/* May a change that is in flight make a file shorter? Then it is one of its content, too. */
-static bool efuse_append_shrunk(const struct efuse_conn *ec, u64 nodeid)
-{
-	return efuse_epoch_in_flight(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_CONTENT));
-}
-
 /*
  * Which size is the newest? That which is known, or else that of the last question's reply, if no
  * change has ended after the question. Whether the reply has seen a WRITE that is in flight does
@@ -51,7 +45,7 @@ static bool efuse_append_newest(const struct efuse_conn *ec, struct fuse_inode *
 	*size = known->reply_size;
 	return known->reply_epoch && known->reply_epoch >= atomic64_read(&ec->floor) &&
 	       efuse_epoch_last(ec, bucket) <= known->reply_epoch &&
-	       !efuse_epoch_closed(ec, bucket) && !efuse_append_shrunk(ec, fi->nodeid);
+	       !efuse_epoch_closed(ec, bucket) && !efuse_size_shrinks(ec, fi->nodeid);
 }
 
 /*

@@ -149,6 +149,28 @@ void efuse_size_learn(struct fuse_inode *fi, u64 epoch, u64 size)
 	spin_unlock(&fi->lock);
 }
 
+/**
+ * efuse_size_shrinks - may a change that is in flight make a file shorter?
+ * @ec: connection
+ * @nodeid: nodeid of the file
+ *
+ * Such a change is one of the file's content, too.
+ */
+bool efuse_size_shrinks(const struct efuse_conn *ec, u64 nodeid)
+{
+	return efuse_epoch_in_flight(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_CONTENT));
+}
+
+/* Is the file at least as long as the size that is known, which WRITEs in flight may change? */
+static bool efuse_size_reached(const struct efuse_conn *ec, const struct fuse_inode *fi, u64 *size)
+{
+	u64 epoch = efuse_size_read(&fi->efuse_size, size);
+	u16 bucket = efuse_size_bucket(fi->nodeid);
+
+	return epoch && efuse_epoch_last(ec, bucket) <= epoch && !efuse_epoch_closed(ec, bucket) &&
+	       !efuse_size_shrinks(ec, fi->nodeid);
+}
+
 /*
  * May a request go by the size that is known? Where other programs change the file without a
  * notification, only if that is the size that FUSE shows, and for as long as the daemon's timeout
@@ -162,10 +184,7 @@ static bool efuse_size_counts(const struct efuse_conn *ec, struct inode *inode,
 		*size = i_size_read(inode);
 		return true;
 	}
-	/* While the WRITE itself is in flight, nothing else is known. */
-	if (args && args->efuse.size_epoch)
-		*size = args->efuse.size;
-	else if (!efuse_size_valid(ec, get_fuse_inode(inode), size))
+	if (!efuse_size_reached(ec, get_fuse_inode(inode), size))
 		return false;
 	return efuse_size_kept(ec, inode) ||
 	       (*size == i_size_read(inode) &&

@@ -569,7 +569,9 @@ bool efuse_path_direct(struct efuse_req *req)
 	done = write ? efuse_direct_write(req) : efuse_direct_read(req);
 	atomic_dec(depth);
 	/* Also if the request goes on to the daemon, because a part of it may have been written. */
-	if (write)
+	if (write && !req->ended && req->stop >= EFUSE_STOP_UNMAPPED)
+		efuse_epoch_cancel(ec, &ch);
+	else if (write)
 		efuse_changes_end(&ch, ec, req->fm, req->args,
 				  done && !req->ret &&
 				  !efuse_appended_elsewhere(req, efuse_arg_size(req->args)));

@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Test where an extent of fixed length ends after another program has cut its file, and something
+else has crossed that: a request in flight, a reply that is old, or a request that fails."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.guest.support import wire
+from tests.guest.support.asynchronous import ASYNC_DIO, Asynchronous, create_with_held_reply
+from tests.guest.support.backing_files import backing, make
+from tests.guest.support.daemons import Mount, eventually, force_stat, mounted, running
+from tests.guest.support.file_data import BLOCK, fill
+from tests.guest.support.file_pages import LONG
+from tests.guest.support.wire import FOPEN_DIRECT_IO, FOPEN_NOFLUSH
+
+_LENGTH = 10 * BLOCK
+_LEFT = fill("d", 50)
+_HOW = pytest.mark.parametrize("how", ["read", "write"])
+_MODES = pytest.mark.parametrize("mode", ["ttl", "cto", "exclusive"])
+_NO_TIMEOUT = pytest.mark.parametrize(
+    ("mode", "timeouts"),
+    [("strict", LONG), ("ttl", {"entry_timeout": 0.0, "attr_timeout": 0.0})],
+    ids=["strict", "ttl"],
+)
+
+
+@contextlib.contextmanager
+def _file(
+    mountpoint: Path, lower: Path, mode: str, **options: Any
+) -> Iterator[tuple[Mount, int, contextlib.ExitStack]]:
+    """Mount a file that an extent covers, and open it. The stack ends before the mount."""
+    path = backing(lower, fill("d", _LENGTH))
+    chosen = {"open_flags": FOPEN_NOFLUSH, **LONG, **options}
+    with (
+        mounted(mountpoint, consistency=mode, **chosen) as m,
+        contextlib.ExitStack() as stack,
+    ):
+        make(m, "f", fill("d", _LENGTH))
+        m.call("map_extent", "f", path, os.O_RDWR, offset=0, length=_LENGTH, write=True)
+        fd = os.open(m / "f", os.O_RDWR)
+        stack.callback(os.close, fd)
+        stack.callback(m.release)
+        os.fstat(fd)
+        yield m, fd, stack
+
+
+def _direct(m: Mount, stack: contextlib.ExitStack, flags: int = 0) -> int:
+    """Open the file with FOPEN_DIRECT_IO."""
+    m.call("set_open_flags", FOPEN_NOFLUSH | FOPEN_DIRECT_IO)
+    fd = os.open(m / "f", os.O_RDWR | flags)
+    m.call("set_open_flags", FOPEN_NOFLUSH)
+    stack.callback(os.close, fd)
+    return fd
+
+
+def _cut(m: Mount, *, announced: bool = True) -> None:
+    """Let another program make the file shorter."""
+    m.model.put("f", _LEFT)
+    if announced:
+        m.call("inval_attributes", "f")
+
+
+def _see(m: Mount, fd: int) -> None:
+    """Let FUSE see the new end."""
+    assert os.stat(m / "f").st_size == len(_LEFT)
+    assert os.pread(fd, 10, 0) == _LEFT[:10]
+
+
+def _check(m: Mount, fd: int, how: str = "write") -> None:
+    """Check that a read(2) ends at the end, or that a write(2) behind it is in the file."""
+    if how == "read":
+        assert os.pread(fd, BLOCK, 0) == _LEFT
+        return
+    at = 5 * BLOCK
+    assert os.pwrite(fd, b"w" * 100, at) == 100
+    data = bytes(m.call("inode", "f").data)
+    assert (os.fstat(fd).st_size, len(data)) == (at + 100, at + 100)
+    assert data == _LEFT.ljust(at, b"\0") + b"w" * 100
+
+
+@_HOW
+def test_open_in_cto_ends_the_end_of_before(mountpoint: Path, lower: Path, how: str) -> None:
+    with _file(mountpoint, lower, "cto") as (m, fd, _):
+        _cut(m, announced=False)
+        other = os.open(m / "f", os.O_RDWR)
+        _check(m, fd, how)
+        os.close(other)
+
+
+def test_attributes_that_cross_an_open_in_cto_are_not_used(mountpoint: Path) -> None:
+    with (
+        mounted(mountpoint, consistency="cto", open_flags=FOPEN_NOFLUSH, **LONG) as m,
+        contextlib.ExitStack() as stack,
+    ):
+        make(m, "f", fill("d", _LENGTH))
+        m.hold("getattr", "after")
+        asking = stack.enter_context(running(force_stat, m / "f"))
+        stack.callback(m.release)
+        m.wait_held()
+        m.model.put("f", _LEFT)
+        fd = os.open(m / "f", os.O_RDWR)
+        m.release()
+        assert asking.result().st_size == _LENGTH
+        size = os.fstat(fd).st_size
+        os.close(fd)
+        assert size == len(_LEFT)
+
+
+@_HOW
+@_MODES
+@pytest.mark.parametrize("case", ["one name", "two names", "no handlers"])
+def test_reply_of_a_write_that_a_cut_has_crossed_is_not_the_end(
+    mountpoint: Path, lower: Path, mode: str, case: str, how: str
+) -> None:
+    with _file(mountpoint, lower, mode, attach=case != "no handlers") as (m, fd, stack):
+        if case == "two names":
+            m.model.hard_link("f", "other")
+            m.call("inval_attributes", "f")
+        direct = _direct(m, stack)
+        m.hold("write", "after")
+        writing = stack.enter_context(running(os.pwrite, direct, b"1" * 100, 11 * BLOCK))
+        stack.callback(m.release)
+        m.wait_held()
+        _cut(m)
+        _see(m, direct)
+        m.release()
+        assert writing.result() == 100
+        _check(m, fd, how)
+
+
+@_MODES
+@pytest.mark.parametrize("number", [errno.EIO, errno.EINTR], ids=["EIO", "EINTR"])
+def test_truncate_that_fails_after_the_file_was_cut_leaves_no_end(
+    mountpoint: Path, lower: Path, mode: str, number: int
+) -> None:
+    with _file(mountpoint, lower, mode) as (m, fd, stack):
+        m.hold("setattr", "after")
+        cutting = stack.enter_context(running(os.truncate, m / "f", len(_LEFT)))
+        stack.callback(m.release)
+        m.wait_held()
+        held = m.call("_held.pop", 0)
+        m.call("_send", wire.reply(held.request.unique, number))
+        with pytest.raises(OSError):
+            cutting.result()
+        _check(m, fd)
+
+
+@_MODES
+def test_truncating_open_that_fails_after_the_file_was_cut_leaves_no_end(
+    mountpoint: Path, lower: Path, mode: str
+) -> None:
+    with _file(mountpoint, lower, mode) as (m, fd, stack):
+        m.hold("open", "before")
+        opening = stack.enter_context(running(os.open, m / "f", os.O_WRONLY | os.O_TRUNC))
+        stack.callback(m.release)
+        m.wait_held()
+        held = m.call("_held.pop", 0)
+        _cut(m, announced=False)
+        m.call("_send", wire.reply(held.request.unique, errno.EIO))
+        with pytest.raises(OSError):
+            opening.result()
+        _check(m, fd)
+
+
+@_MODES
+def test_ioctl_that_cuts_the_file_leaves_no_end(mountpoint: Path, lower: Path, mode: str) -> None:
+    with _file(mountpoint, lower, mode, ioctl=(0, 0)) as (m, fd, stack):
+        m.hold("ioctl", "before")
+        cutting = stack.enter_context(running(fcntl.ioctl, fd, 0x1234))
+        stack.callback(m.release)
+        m.wait_held()
+        _cut(m, announced=False)
+        m.release()
+        assert cutting.result() == 0
+        _check(m, fd)
+
+
+@_MODES
+def test_copy_that_a_cut_has_crossed_leaves_no_end(
+    mountpoint: Path, lower: Path, mode: str
+) -> None:
+    with _file(mountpoint, lower, mode) as (m, fd, stack):
+        direct = _direct(m, stack)
+        make(m, "g", fill("g", BLOCK))
+        other = os.open(m / "g", os.O_RDONLY)
+        stack.callback(os.close, other)
+        m.hold(m.copy_opcode, "after")
+        copying = stack.enter_context(running(os.copy_file_range, other, fd, BLOCK, 0, 8 * BLOCK))
+        stack.callback(m.release)
+        m.wait_held()
+        _cut(m)
+        _see(m, direct)
+        m.release()
+        assert copying.result() == BLOCK
+        _check(m, fd)
+
+
+@_MODES
+@pytest.mark.parametrize("request_name", ["chmod", "link"])
+@_HOW
+def test_size_in_a_reply_that_a_cut_has_crossed_is_not_the_end(
+    mountpoint: Path, lower: Path, mode: str, request_name: str, how: str
+) -> None:
+    with _file(mountpoint, lower, mode, declare=("nodeid_per_file",)) as (m, fd, stack):
+        if request_name == "chmod":
+            m.hold("setattr", "after")
+            changing = stack.enter_context(running(os.chmod, m / "f", 0o600))
+        else:
+            m.hold("link", "after")
+            changing = stack.enter_context(running(os.link, m / "f", m / "h"))
+        stack.callback(m.release)
+        m.wait_held()
+        _cut(m)
+        if request_name == "chmod":
+            _see(m, fd)
+        m.release()
+        changing.result()
+        _check(m, fd, how)
+
+
+@pytest.mark.parametrize("mode", ["ttl", "cto"])
+def test_size_in_an_old_reply_of_a_create_is_not_the_end_for_a_write(
+    mountpoint: Path, lower: Path, mode: str
+) -> None:
+    options = {"declare": ("nodeid_per_file",), "default_permissions": False}
+    with _file(mountpoint, lower, mode, **options) as (m, fd, stack):
+        opening = create_with_held_reply(m)
+        os.ftruncate(fd, len(_LEFT))
+        m.release("create")
+        stack.callback(os.close, opening.result())
+        _check(m, fd)
+
+
+@pytest.mark.parametrize("mode", ["ttl", "exclusive"])
+def test_store_behind_the_end_by_the_daemon_is_not_the_end(
+    mountpoint: Path, lower: Path, mode: str
+) -> None:
+    with _file(mountpoint, lower, mode) as (m, fd, _):
+        _cut(m)
+        _see(m, fd)
+        m.call("store", "f", 9 * BLOCK, b"s" * BLOCK)
+        _check(m, fd)
+
+
+@_NO_TIMEOUT
+def test_write_whose_question_fuse_has_dropped_is_in_the_file(
+    mountpoint: Path, lower: Path, mode: str, timeouts: dict[str, float]
+) -> None:
+    """A direct read that ends during the question makes FUSE drop the answer."""
+    with _file(mountpoint, lower, mode, generic_flags=ASYNC_DIO, **timeouts) as (m, fd, stack):
+        direct = _direct(m, stack, os.O_DIRECT)
+        m.hold("read", "after")
+        reads = Asynchronous(direct, 1)
+        stack.callback(reads.close)
+        m.wait_held()
+        _cut(m, announced=False)
+        m.hold("getattr", "after")
+        writing = stack.enter_context(running(os.pwrite, fd, b"w" * 100, 5 * BLOCK))
+        stack.callback(m.release)
+        m.wait_held(2)
+        m.release("read")
+        assert reads.wait() == BLOCK
+        m.release()
+        assert writing.result() == 100
+        data = bytes(m.call("inode", "f").data)
+        assert data == _LEFT.ljust(5 * BLOCK, b"\0") + b"w" * 100
+
+
+@_NO_TIMEOUT
+def test_read_whose_question_an_append_has_crossed_ends_at_the_end(
+    mountpoint: Path, lower: Path, mode: str, timeouts: dict[str, float]
+) -> None:
+    with _file(mountpoint, lower, mode, **timeouts) as (m, fd, stack):
+        end = os.open(m / "f", os.O_WRONLY | os.O_APPEND)
+        stack.callback(os.close, end)
+        os.fstat(fd)
+        _cut(m, announced=False)
+        m.hold("getattr", "after")
+        reading = stack.enter_context(running(os.pread, fd, BLOCK, 0))
+        stack.callback(m.release)
+        m.wait_held()
+        m.hold("write", "before")
+        writing = stack.enter_context(running(os.write, end, b"a" * 10))
+        stack.callback(m.release)
+        m.wait_held(2)
+        m.release("getattr")
+        eventually(lambda: reading.done() or any("folio" in name for name in reading.within()))
+        m.release()
+        seen = reading.result()
+        assert writing.result() == 10
+        # Before the append, or after it: the bytes between both ends are zeros.
+        assert seen in (_LEFT, _LEFT.ljust(BLOCK, b"\0"))
+
+
+def _from_map(path: str, fd: int, at: int) -> int:
+    """Write 100 bytes from a map of another file, whose page has to be read first."""
+    other = os.open(path, os.O_RDWR)
+    with mmap.mmap(other, BLOCK) as view, memoryview(view) as buffer, buffer[:100] as part:
+        return os.pwrite(fd, part, at)
+
+
+def _into_map(path: str, fd: int) -> bytes:
+    """Read a block into a map of another file, whose page has to be read first."""
+    other = os.open(path, os.O_RDWR)
+    with mmap.mmap(other, BLOCK) as view, memoryview(view) as buffer:
+        moved = os.preadv(fd, [buffer[:BLOCK]], 0)
+        return bytes(buffer[:moved])
+
+
+def test_size_that_a_write_has_asked_for_ends_with_a_notification(
+    mountpoint: Path, lower: Path
+) -> None:
+    """The file is cut while the write waits for its buffer."""
+    with _file(mountpoint, lower, "ttl") as (m, fd, stack):
+        make(m, "g", b"w" * BLOCK)
+        m.call("inval_inode", "f")
+        m.hold("read", "before")
+        writing = stack.enter_context(running(_from_map, m / "g", fd, 5 * BLOCK))
+        stack.callback(m.release)
+        m.wait_held()
+        _cut(m)
+        _see(m, fd)
+        m.release()
+        assert writing.result() == 100
+        assert os.pwrite(fd, b"x" * 100, 4 * BLOCK) == 100
+        size = len(m.call("inode", "f").data)
+        assert os.fstat(fd).st_size == size >= 4 * BLOCK + 100
+
+
+def test_bytes_that_truncate_has_cut_off_during_a_read_are_not_cached(
+    mountpoint: Path, lower: Path
+) -> None:
+    """The file is cut while the read waits for its buffer."""
+    with _file(mountpoint, lower, "ttl", path="cache") as (m, fd, stack):
+        make(m, "g", fill("g", BLOCK))
+        m.call("inval_inode", "f")
+        m.hold("read", "before")
+        reading = stack.enter_context(running(_into_map, m / "g", fd))
+        stack.callback(m.release)
+        m.wait_held()
+        os.ftruncate(fd, len(_LEFT))
+        m.release()
+        reading.result()
+        seen = [os.pread(fd, BLOCK, 0) for _ in range(3)]
+        assert os.fstat(fd).st_size == len(_LEFT)
+        assert seen == [_LEFT] * 3
+
+
+@pytest.mark.parametrize("case", ["no handlers", "two names"])
+def test_exclusive_mount_asks_before_each_request_if_no_timeout_tells_the_size(
+    mountpoint: Path, lower: Path, case: str
+) -> None:
+    options = {"entry_timeout": 0.0, "attr_timeout": 0.0, "attach": case != "no handlers"}
+    with _file(mountpoint, lower, "exclusive", **options) as (m, fd, _):
+        if case == "two names":
+            m.model.hard_link("f", "other")
+            m.call("inval_attributes", "f")
+        m.log()
+        for n in range(8):
+            assert os.pread(fd, 100, n * BLOCK) == fill("d", _LENGTH)[n * BLOCK :][:100]
+            assert os.pwrite(fd, b"w" * 100, n * BLOCK) == 100
+        asked = m.asked()
+        assert asked.count("getattr") == 16
+        assert not {"read", "write"} & set(asked)
