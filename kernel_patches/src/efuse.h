@@ -139,8 +139,8 @@ struct efuse_pages {
  * @reply_size: the size in the reply, in bytes; other changes may have crossed the reply
  * @taker: the task that has brought @size in a reply
  *
- * All change under fuse_inode.lock, but @asker and its clearing of @reply_epoch, since the asker has
- * the inode's lock, and the clearing of @taker by the task that is to be the next one.
+ * All change under fuse_inode.lock, but for two: @asker and its clearing of @reply_epoch, since the
+ * asker has the inode's lock; and the clearing of @taker by the task that is to be the next one.
  */
 struct efuse_size {
 	u64 epoch;
@@ -230,11 +230,12 @@ void efuse_forgotten(struct fuse_conn *fc, struct fuse_forget_link *forget, u64 
 void efuse_forget_read(struct fuse_iqueue *fiq, const struct fuse_forget_link *forget);
 
 /* Access control lists: see acl.c. */
-void efuse_attrs_came(struct inode *inode, const struct fuse_attr *attr);
 void efuse_permission(struct mnt_idmap *idmap, struct inode *inode);
 void efuse_acl_asked(struct inode *inode, int type);
 
-void efuse_strip_listed(struct fuse_entry_out *entry); /* see timeouts.c */
+/* Replies with attributes: see timeouts.c. */
+void efuse_strip_listed(struct fuse_entry_out *entry);
+void efuse_attrs_came(struct inode *inode, const struct fuse_attr *attr);
 
 /* Checks of FUSE's own caches when they are used: see kept.c; efuse_inode_evicted(): changes.c. */
 u64 efuse_time(u64 secs, u32 nsecs, u64 plain);

@@ -40,17 +40,15 @@ static void efuse_acls_keep(struct inode *inode)
 }
 
 /**
- * efuse_attrs_came - an inode has received attributes of the daemon
+ * efuse_acls_outdated - an inode has received attributes, which may be newer than its ACLs
  * @inode: the inode
- * @attr: the attributes
  *
  * Context: under the lock of struct fuse_inode.
  */
-void efuse_attrs_came(struct inode *inode, const struct fuse_attr *attr)
+void efuse_acls_outdated(struct inode *inode)
 {
 	struct fuse_conn *fc = get_fuse_conn(inode);
 
-	efuse_size_taken(inode, attr);
 	if (!fc->posix_acl)
 		return;
 	efuse_acls_keep(inode);

@@ -71,6 +71,7 @@ struct efuse_notify {
 
 /* acl.c: access control lists */
 void efuse_acls_end(struct inode *inode);
+void efuse_acls_outdated(struct inode *inode);
 bool efuse_acl_is_the_vfs(const struct efuse_req *req);
 
 /* stamp.c: keys of values and the checks in their stamps */

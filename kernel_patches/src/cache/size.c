@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The size that a file has for the daemon, with the epoch at which it was true. FUSE's own size does
- * not tell whether it is the daemon's: it stays when a notification ends it, FUSE drops replies that
- * something else has crossed, takes old ones of CREATE and LINK, and sets it where no request ends.
- * So the inode has a second size. It comes from replies with attributes. It is still true while the
+ * The size that a file has for the daemon, with the epoch at which it was true. FUSE's own size
+ * does not tell whether it is the daemon's: it stays when a notification ends it. FUSE drops
+ * replies that something else has crossed, takes old ones of CREATE and LINK, and sets its size
+ * where no request ends. So the inode has a second size. It comes from replies with attributes. It is still true while the
  * bucket of the attributes has no later epoch, as far as changes are known: where other programs
  * change the file without a notification, the daemon's timeout limits it, too.
  *
@@ -220,7 +220,7 @@ bool efuse_size_told(const struct efuse_conn *ec, struct fuse_mount *fm,
  * @file: the file
  * @taken: set to whether FUSE has taken the reply, and nothing has crossed it
  *
- * FUSE's attributes may be valid although the size is not known any more: they are asked for anew.
+ * FUSE's attributes may be valid although the size is not known any more, so they are ended first.
  *
  * Context: process context, may sleep.
  * Return: 0 or a negative errno

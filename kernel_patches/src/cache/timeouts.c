@@ -210,6 +210,19 @@ static void efuse_end_strict(struct efuse_req *req)
 		efuse_extend_dirents(req, NULL);
 }
 
+/**
+ * efuse_attrs_came - an inode has received attributes of the daemon
+ * @inode: the inode
+ * @attr: the attributes
+ *
+ * Context: under the lock of struct fuse_inode.
+ */
+void efuse_attrs_came(struct inode *inode, const struct fuse_attr *attr)
+{
+	efuse_size_taken(inode, attr);
+	efuse_acls_outdated(inode);
+}
+
 /* Tell since when the size in a reply is true, unless a change has crossed the reply. */
 static void efuse_mark_size(const struct efuse_req *req, const struct efuse_changes *ch,
 			    u64 nodeid, struct fuse_attr *attr)
