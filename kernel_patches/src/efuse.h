@@ -139,7 +139,7 @@ struct efuse_pages {
  * @reply_size: the size in the reply, in bytes; other changes may have crossed the reply
  * @taker: the task that has brought @size in a reply
  *
- * All change under fuse_inode.lock, but for two: @asker and its clearing of @reply_epoch, since the
+ * All change under fuse_inode.lock, except two: @asker and its clearing of @reply_epoch, since the
  * asker has the inode's lock; and the clearing of @taker by the task that is to be the next one.
  */
 struct efuse_size {

@@ -3,9 +3,10 @@
  * The size that a file has for the daemon, with the epoch at which it was true. FUSE's own size
  * does not tell whether it is the daemon's: it stays when a notification ends it. FUSE drops
  * replies that something else has crossed, takes old ones of CREATE and LINK, and sets its size
- * where no request ends. So the inode has a second size. It comes from replies with attributes. It is still true while the
- * bucket of the attributes has no later epoch, as far as changes are known: where other programs
- * change the file without a notification, the daemon's timeout limits it, too.
+ * where no request ends. So the inode has a second size, which comes from replies with attributes.
+ * It is still true while the bucket of the attributes has no later epoch, as far as changes are
+ * known: where other programs change the file without a notification, the daemon's timeout limits
+ * it, too.
  *
  * A WRITE ends the attributes of its file, whose times only the daemon knows. But it leaves the
  * file as long as its own end tells. So it replaces size and epoch by its own if the size was true
