@@ -18,7 +18,7 @@ import pytest
 from tests.guest.support import wire
 from tests.guest.support.asynchronous import ASYNC_DIO, Asynchronous, create_with_held_reply
 from tests.guest.support.backing_files import backing, make
-from tests.guest.support.daemons import Mount, eventually, force_stat, mounted, running
+from tests.guest.support.daemons import Call, Mount, eventually, force_stat, mounted, running
 from tests.guest.support.file_data import BLOCK, fill
 from tests.guest.support.file_pages import LONG
 from tests.guest.support.wire import FOPEN_DIRECT_IO, FOPEN_NOFLUSH
@@ -63,6 +63,17 @@ def _direct(m: Mount, stack: contextlib.ExitStack, flags: int = 0) -> int:
     return fd
 
 
+def _waiting(
+    m: Mount, stack: contextlib.ExitStack, opcode: str, when: str, *call: Any, held: int = 1
+) -> Call[Any]:
+    """Make a call in another process, whose request the daemon holds. It holds *held* then."""
+    m.hold(opcode, when)
+    waiting = stack.enter_context(running(*call))
+    stack.callback(m.release)
+    m.wait_held(held)
+    return waiting
+
+
 def _cut(m: Mount, *, announced: bool = True) -> None:
     """Let another program make the file shorter."""
     m.model.put("f", _LEFT)
@@ -103,10 +114,7 @@ def test_attributes_that_cross_an_open_in_cto_are_not_used(mountpoint: Path) -> 
         contextlib.ExitStack() as stack,
     ):
         make(m, "f", fill("d", _LENGTH))
-        m.hold("getattr", "after")
-        asking = stack.enter_context(running(force_stat, m / "f"))
-        stack.callback(m.release)
-        m.wait_held()
+        asking = _waiting(m, stack, "getattr", "after", force_stat, m / "f")
         m.model.put("f", _LEFT)
         fd = os.open(m / "f", os.O_RDWR)
         m.release()
@@ -127,10 +135,7 @@ def test_reply_of_a_write_that_a_cut_has_crossed_is_not_the_end(
             m.model.hard_link("f", "other")
             m.call("inval_attributes", "f")
         direct = _direct(m, stack)
-        m.hold("write", "after")
-        writing = stack.enter_context(running(os.pwrite, direct, b"1" * 100, 11 * BLOCK))
-        stack.callback(m.release)
-        m.wait_held()
+        writing = _waiting(m, stack, "write", "after", os.pwrite, direct, b"1" * 100, 11 * BLOCK)
         _cut(m)
         _see(m, direct)
         m.release()
@@ -144,10 +149,7 @@ def test_truncate_that_fails_after_the_file_was_cut_leaves_no_end(
     mountpoint: Path, lower: Path, mode: str, number: int
 ) -> None:
     with _file(mountpoint, lower, mode) as (m, fd, stack):
-        m.hold("setattr", "after")
-        cutting = stack.enter_context(running(os.truncate, m / "f", len(_LEFT)))
-        stack.callback(m.release)
-        m.wait_held()
+        cutting = _waiting(m, stack, "setattr", "after", os.truncate, m / "f", len(_LEFT))
         held = m.call("_held.pop", 0)
         m.call("_send", wire.reply(held.request.unique, number))
         with pytest.raises(OSError):
@@ -160,10 +162,7 @@ def test_truncating_open_that_fails_after_the_file_was_cut_leaves_no_end(
     mountpoint: Path, lower: Path, mode: str
 ) -> None:
     with _file(mountpoint, lower, mode) as (m, fd, stack):
-        m.hold("open", "before")
-        opening = stack.enter_context(running(os.open, m / "f", os.O_WRONLY | os.O_TRUNC))
-        stack.callback(m.release)
-        m.wait_held()
+        opening = _waiting(m, stack, "open", "before", os.open, m / "f", os.O_WRONLY | os.O_TRUNC)
         held = m.call("_held.pop", 0)
         _cut(m, announced=False)
         m.call("_send", wire.reply(held.request.unique, errno.EIO))
@@ -175,10 +174,7 @@ def test_truncating_open_that_fails_after_the_file_was_cut_leaves_no_end(
 @_MODES
 def test_ioctl_that_cuts_the_file_leaves_no_end(mountpoint: Path, lower: Path, mode: str) -> None:
     with _file(mountpoint, lower, mode, ioctl=(0, 0)) as (m, fd, stack):
-        m.hold("ioctl", "before")
-        cutting = stack.enter_context(running(fcntl.ioctl, fd, 0x1234))
-        stack.callback(m.release)
-        m.wait_held()
+        cutting = _waiting(m, stack, "ioctl", "before", fcntl.ioctl, fd, 0x1234)
         _cut(m, announced=False)
         m.release()
         assert cutting.result() == 0
@@ -194,10 +190,9 @@ def test_copy_that_a_cut_has_crossed_leaves_no_end(
         make(m, "g", fill("g", BLOCK))
         other = os.open(m / "g", os.O_RDONLY)
         stack.callback(os.close, other)
-        m.hold(m.copy_opcode, "after")
-        copying = stack.enter_context(running(os.copy_file_range, other, fd, BLOCK, 0, 8 * BLOCK))
-        stack.callback(m.release)
-        m.wait_held()
+        copying = _waiting(
+            m, stack, m.copy_opcode, "after", os.copy_file_range, other, fd, BLOCK, 0, 8 * BLOCK
+        )
         _cut(m)
         _see(m, direct)
         m.release()
@@ -212,14 +207,11 @@ def test_size_in_a_reply_that_a_cut_has_crossed_is_not_the_end(
     mountpoint: Path, lower: Path, mode: str, request_name: str, how: str
 ) -> None:
     with _file(mountpoint, lower, mode, declare=("nodeid_per_file",)) as (m, fd, stack):
-        if request_name == "chmod":
-            m.hold("setattr", "after")
-            changing = stack.enter_context(running(os.chmod, m / "f", 0o600))
-        else:
-            m.hold("link", "after")
-            changing = stack.enter_context(running(os.link, m / "f", m / "h"))
-        stack.callback(m.release)
-        m.wait_held()
+        opcode, *call = {
+            "chmod": ("setattr", os.chmod, m / "f", 0o600),
+            "link": ("link", os.link, m / "f", m / "h"),
+        }[request_name]
+        changing = _waiting(m, stack, opcode, "after", *call)
         _cut(m)
         if request_name == "chmod":
             _see(m, fd)
@@ -264,10 +256,9 @@ def test_write_whose_question_fuse_has_dropped_is_in_the_file(
         stack.callback(reads.close)
         m.wait_held()
         _cut(m, announced=False)
-        m.hold("getattr", "after")
-        writing = stack.enter_context(running(os.pwrite, fd, b"w" * 100, 5 * BLOCK))
-        stack.callback(m.release)
-        m.wait_held(2)
+        writing = _waiting(
+            m, stack, "getattr", "after", os.pwrite, fd, b"w" * 100, 5 * BLOCK, held=2
+        )
         m.release("read")
         assert reads.wait() == BLOCK
         m.release()
@@ -285,14 +276,8 @@ def test_read_whose_question_an_append_has_crossed_ends_at_the_end(
         stack.callback(os.close, end)
         os.fstat(fd)
         _cut(m, announced=False)
-        m.hold("getattr", "after")
-        reading = stack.enter_context(running(os.pread, fd, BLOCK, 0))
-        stack.callback(m.release)
-        m.wait_held()
-        m.hold("write", "before")
-        writing = stack.enter_context(running(os.write, end, b"a" * 10))
-        stack.callback(m.release)
-        m.wait_held(2)
+        reading = _waiting(m, stack, "getattr", "after", os.pread, fd, BLOCK, 0)
+        writing = _waiting(m, stack, "write", "before", os.write, end, b"a" * 10, held=2)
         m.release("getattr")
         eventually(lambda: reading.done() or any("folio" in name for name in reading.within()))
         m.release()
@@ -324,10 +309,7 @@ def test_size_that_a_write_has_asked_for_ends_with_a_notification(
     with _file(mountpoint, lower, "ttl") as (m, fd, stack):
         make(m, "g", b"w" * BLOCK)
         m.call("inval_inode", "f")
-        m.hold("read", "before")
-        writing = stack.enter_context(running(_from_map, m / "g", fd, 5 * BLOCK))
-        stack.callback(m.release)
-        m.wait_held()
+        writing = _waiting(m, stack, "read", "before", _from_map, m / "g", fd, 5 * BLOCK)
         _cut(m)
         _see(m, fd)
         m.release()
@@ -344,10 +326,7 @@ def test_bytes_that_truncate_has_cut_off_during_a_read_are_not_cached(
     with _file(mountpoint, lower, "ttl", path="cache") as (m, fd, stack):
         make(m, "g", fill("g", BLOCK))
         m.call("inval_inode", "f")
-        m.hold("read", "before")
-        reading = stack.enter_context(running(_into_map, m / "g", fd))
-        stack.callback(m.release)
-        m.wait_held()
+        reading = _waiting(m, stack, "read", "before", _into_map, m / "g", fd)
         os.ftruncate(fd, len(_LEFT))
         m.release()
         reading.result()
