@@ -16,7 +16,12 @@ from typing import Any
 import pytest
 
 from tests.guest.support import wire
-from tests.guest.support.asynchronous import ASYNC_DIO, Asynchronous, create_with_held_reply
+from tests.guest.support.asynchronous import (
+    ASYNC_DIO,
+    Asynchronous,
+    Opening,
+    create_with_held_reply,
+)
 from tests.guest.support.backing_files import backing, make
 from tests.guest.support.daemons import Call, Mount, eventually, force_stat, mounted, running
 from tests.guest.support.file_data import BLOCK, fill
@@ -351,3 +356,91 @@ def test_exclusive_mount_asks_before_each_request_if_no_timeout_tells_the_size(
         asked = m.asked()
         assert asked.count("getattr") == 16
         assert not {"read", "write"} & set(asked)
+
+
+def _lengthened(m: Mount, stack: contextlib.ExitStack, fd: int) -> Call[Any]:
+    """Let a WRITE make the file longer, and FUSE see that before the WRITE is answered."""
+    _cut(m)
+    assert os.pread(fd, BLOCK, 0) == _LEFT
+    direct = _direct(m, stack)
+    assert os.fstat(fd).st_size == len(_LEFT)
+    call = _waiting(m, stack, "write", "after", os.pwrite, direct, b"1" * 100, 5 * BLOCK)
+    assert force_stat(m / "f").st_size == 5 * BLOCK + 100
+    return call
+
+
+@_MODES
+def test_read_does_not_end_where_the_file_ended_before_a_write_in_flight(
+    mountpoint: Path, lower: Path, mode: str
+) -> None:
+    with _file(mountpoint, lower, mode) as (m, fd, stack):
+        writing = _lengthened(m, stack, fd)
+        seen = os.pread(fd, 200, 5 * BLOCK)
+        m.release()
+        assert writing.result() == 100
+        assert seen == b"1" * 100
+
+
+@_MODES
+def test_map_does_not_end_where_the_file_ended_before_a_write_in_flight(
+    mountpoint: Path, lower: Path, mode: str
+) -> None:
+    with _file(mountpoint, lower, mode) as (m, fd, stack):
+        writing = _lengthened(m, stack, fd)
+        with mmap.mmap(fd, 5 * BLOCK + 100, prot=mmap.PROT_READ) as view:
+            seen = view[5 * BLOCK :]
+        m.release()
+        assert writing.result() == 100
+        assert seen == b"1" * 100
+
+
+def test_size_in_a_reply_that_an_eviction_has_crossed_is_not_the_end(
+    mountpoint: Path, lower: Path
+) -> None:
+    """FUSE takes the size in the reply of a LOOKUP, but asks for it again before it shows it."""
+    path = backing(lower, fill("d", _LENGTH))
+    with (
+        mounted(
+            mountpoint,
+            declare=("nodeid_per_file",),
+            default_permissions=False,
+            open_flags=FOPEN_NOFLUSH,
+            **LONG,
+        ) as m,
+        contextlib.ExitStack() as stack,
+    ):
+        m.model.create("f", fill("d", _LENGTH))
+        m.model.hard_link("f", "g")
+        m.hold("lookup", "after", b"f")
+        opening = Opening(m / "f", os.O_RDWR)
+        stack.callback(m.release)
+        m.wait_held()
+        _cut(m, announced=False)
+        assert os.stat(m / "g").st_size == len(_LEFT)
+        m.drop()
+        m.hold("open", "before")
+        m.release("lookup")
+        m.wait_held()
+        m.call("map_extent", "f", path, os.O_RDWR, offset=0, length=_LENGTH, write=True)
+        m.release()
+        fd = opening.result()
+        stack.callback(os.close, fd)
+        _check(m, fd, "read")
+        _check(m, fd)
+
+
+@_MODES
+def test_large_write_within_the_end_is_one_request(
+    mountpoint: Path, lower: Path, mode: str
+) -> None:
+    """A WRITE of so many blocks counts as a change of all of the content."""
+    length = 9 << 20
+    path = backing(lower, b"d" * length)
+    with mounted(mountpoint, consistency=mode, open_flags=FOPEN_NOFLUSH, **LONG) as m:
+        make(m, "f", b"d" * length)
+        m.call("map_extent", "f", path, os.O_RDWR, offset=0, length=length, write=True)
+        fd = os.open(m / "f", os.O_RDWR)
+        with m.answered("write"):
+            assert os.pwrite(fd, b"w" * length, 0) == length
+        os.close(fd)
+        assert Path(path).read_bytes() == b"w" * length

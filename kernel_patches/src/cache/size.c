@@ -80,16 +80,18 @@ static u64 efuse_mark_epoch(const struct efuse_conn *ec, const struct fuse_attr 
  * @inode: the inode, whose struct fuse_inode is locked
  * @attr: the attributes
  *
- * FUSE drops attributes that something else has crossed. It takes those without a mark, too, but
- * then its size differs from the one that is known, or is as true as that.
+ * FUSE drops attributes that something else has crossed, or does not trust them: after an eviction
+ * they are as good as ended. It takes those without a mark, too, but then its size differs from the
+ * one that is known, or is as true as that.
  */
 void efuse_size_taken(struct inode *inode, const struct fuse_attr *attr)
 {
 	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
-	struct efuse_size *known = &get_fuse_inode(inode)->efuse_size;
+	struct fuse_inode *fi = get_fuse_inode(inode);
+	struct efuse_size *known = &fi->efuse_size;
 	u64 epoch;
 
-	if (!ec || !(attr->flags & EFUSE_ATTR_MARKED))
+	if (!ec || !(attr->flags & EFUSE_ATTR_MARKED) || fi->inval_mask & STATX_SIZE)
 		return;
 	epoch = efuse_mark_epoch(ec, attr);
 	if (epoch < known->epoch)
@@ -162,6 +164,18 @@ bool efuse_size_shrinks(const struct efuse_conn *ec, u64 nodeid)
 	return efuse_epoch_in_flight(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_CONTENT));
 }
 
+/**
+ * efuse_size_settled - may no change that is in flight make a file longer or shorter?
+ * @ec: connection
+ * @nodeid: nodeid of the file
+ *
+ * To be asked before efuse_size_told(): then the file ends where that tells, and not behind it.
+ */
+bool efuse_size_settled(const struct efuse_conn *ec, u64 nodeid)
+{
+	return !efuse_epoch_in_flight(ec, efuse_size_bucket(nodeid));
+}
+
 /* Is the file at least as long as the size that is known, which WRITEs in flight may change? */
 static bool efuse_size_reached(const struct efuse_conn *ec, const struct fuse_inode *fi, u64 *size)
 {
@@ -185,7 +199,10 @@ static bool efuse_size_counts(const struct efuse_conn *ec, struct inode *inode,
 		*size = i_size_read(inode);
 		return true;
 	}
-	if (!efuse_size_reached(ec, get_fuse_inode(inode), size))
+	/* A large WRITE is a change of the content itself. */
+	if (args && args->efuse.size_epoch)
+		*size = args->efuse.size;
+	else if (!efuse_size_reached(ec, get_fuse_inode(inode), size))
 		return false;
 	return efuse_size_kept(ec, inode) ||
 	       (*size == i_size_read(inode) &&
@@ -199,6 +216,8 @@ static bool efuse_size_counts(const struct efuse_conn *ec, struct inode *inode,
  * @args: a request for the file; NULL if there is none
  * @nodeid: nodeid of the file
  * @size: set to the size in bytes
+ *
+ * WRITEs in flight may make the file longer: see efuse_size_settled().
  *
  * Context: any
  * Return: false if the daemon has to be asked

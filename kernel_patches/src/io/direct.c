@@ -300,15 +300,16 @@ static enum efuse_stop efuse_direct_cut(struct efuse_req *req, const struct efus
 					u64 pos, u64 *room)
 {
 	const struct fuse_args *args = req->args;
-	bool told;
+	bool settled, told;
 	u64 size;
 
 	if (args->opcode != FUSE_READ || eb->flags & EFUSE_EXTENT_TO_EOF)
 		return EFUSE_STOP_ALL;
+	settled = efuse_size_settled(req->ec, args->nodeid);
 	told = efuse_size_told(req->ec, req->fm, args, args->nodeid, &size);
 	if (told && pos + *room <= size)
 		return EFUSE_STOP_ALL;
-	if (!told || (!args->efuse.iter && !args->page_zeroing)) {
+	if (!told || !settled || (!args->efuse.iter && !args->page_zeroing)) {
 		req->reason = EFUSE_DECLINED;
 		return EFUSE_STOP_REFUSED;
 	}
