@@ -79,6 +79,14 @@ def _waiting(
     return waiting
 
 
+def _fail(m: Mount, waiting: Call[Any], number: int) -> None:
+    """Answer the request that the daemon holds with the errno *number*."""
+    held = m.call("_held.pop", 0)
+    m.call("_send", wire.reply(held.request.unique, number))
+    with pytest.raises(OSError):
+        waiting.result()
+
+
 def _cut(m: Mount, *, announced: bool = True) -> None:
     """Let another program make the file shorter."""
     m.model.put("f", _LEFT)
@@ -155,10 +163,7 @@ def test_truncate_that_fails_after_the_file_was_cut_leaves_no_end(
 ) -> None:
     with _file(mountpoint, lower, mode) as (m, fd, stack):
         cutting = _waiting(m, stack, "setattr", "after", os.truncate, m / "f", len(_LEFT))
-        held = m.call("_held.pop", 0)
-        m.call("_send", wire.reply(held.request.unique, number))
-        with pytest.raises(OSError):
-            cutting.result()
+        _fail(m, cutting, number)
         _check(m, fd)
 
 
@@ -168,11 +173,8 @@ def test_truncating_open_that_fails_after_the_file_was_cut_leaves_no_end(
 ) -> None:
     with _file(mountpoint, lower, mode) as (m, fd, stack):
         opening = _waiting(m, stack, "open", "before", os.open, m / "f", os.O_WRONLY | os.O_TRUNC)
-        held = m.call("_held.pop", 0)
         _cut(m, announced=False)
-        m.call("_send", wire.reply(held.request.unique, errno.EIO))
-        with pytest.raises(OSError):
-            opening.result()
+        _fail(m, opening, errno.EIO)
         _check(m, fd)
 
 

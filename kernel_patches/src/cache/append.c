@@ -38,14 +38,11 @@ void efuse_append_replied(struct fuse_inode *fi, u64 issued, u64 size)
 static bool efuse_append_newest(const struct efuse_conn *ec, struct fuse_inode *fi, u64 *size)
 {
 	const struct efuse_size *known = &fi->efuse_size;
-	u16 bucket = efuse_size_bucket(fi->nodeid);
 
 	if (efuse_size_true(ec, &fi->inode, size))
 		return true;
 	*size = known->reply_size;
-	return known->reply_epoch && known->reply_epoch >= atomic64_read(&ec->floor) &&
-	       efuse_epoch_last(ec, bucket) <= known->reply_epoch &&
-	       !efuse_epoch_closed(ec, bucket) && !efuse_size_shrinks(ec, fi->nodeid);
+	return efuse_size_reached(ec, fi->nodeid, known->reply_epoch);
 }
 
 /*

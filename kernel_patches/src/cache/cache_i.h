@@ -280,7 +280,7 @@ u64 efuse_size_known(const struct efuse_conn *ec, struct fuse_mount *fm, u64 nod
 u64 efuse_size_true(const struct efuse_conn *ec, struct inode *inode, u64 *size);
 u64 efuse_size_valid(const struct efuse_conn *ec, const struct fuse_inode *fi, u64 *size);
 bool efuse_size_settled(const struct efuse_conn *ec, u64 nodeid);
-bool efuse_size_shrinks(const struct efuse_conn *ec, u64 nodeid);
+bool efuse_size_reached(const struct efuse_conn *ec, u64 nodeid, u64 epoch);
 void efuse_size_mark(struct fuse_attr *attr, u64 epoch);
 void efuse_size_taken(struct inode *inode, const struct fuse_attr *attr);
 int efuse_size_ask(struct file *file, bool *taken);

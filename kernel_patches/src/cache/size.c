@@ -152,14 +152,8 @@ void efuse_size_learn(struct fuse_inode *fi, u64 epoch, u64 size)
 	spin_unlock(&fi->lock);
 }
 
-/**
- * efuse_size_shrinks - may a change that is in flight make a file shorter?
- * @ec: connection
- * @nodeid: nodeid of the file
- *
- * Such a change is one of the file's content, too.
- */
-bool efuse_size_shrinks(const struct efuse_conn *ec, u64 nodeid)
+/* May a change that is in flight make a file shorter? Such a change is one of content, too. */
+static bool efuse_size_shrinks(const struct efuse_conn *ec, u64 nodeid)
 {
 	return efuse_epoch_in_flight(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_CONTENT));
 }
@@ -176,14 +170,20 @@ bool efuse_size_settled(const struct efuse_conn *ec, u64 nodeid)
 	return !efuse_epoch_in_flight(ec, efuse_size_bucket(nodeid));
 }
 
-/* Is the file at least as long as the size that is known, which WRITEs in flight may change? */
-static bool efuse_size_reached(const struct efuse_conn *ec, const struct fuse_inode *fi, u64 *size)
+/**
+ * efuse_size_reached - is a file at least as long as it was at an epoch?
+ * @ec: connection
+ * @nodeid: nodeid of the file
+ * @epoch: the epoch, 0 for none
+ *
+ * WRITEs that are in flight may have made it longer.
+ */
+bool efuse_size_reached(const struct efuse_conn *ec, u64 nodeid, u64 epoch)
 {
-	u64 epoch = efuse_size_read(&fi->efuse_size, size);
-	u16 bucket = efuse_size_bucket(fi->nodeid);
+	u16 bucket = efuse_size_bucket(nodeid);
 
 	return epoch && efuse_epoch_last(ec, bucket) <= epoch && !efuse_epoch_closed(ec, bucket) &&
-	       !efuse_size_shrinks(ec, fi->nodeid);
+	       !efuse_size_shrinks(ec, nodeid);
 }
 
 /*
@@ -194,6 +194,8 @@ static bool efuse_size_reached(const struct efuse_conn *ec, const struct fuse_in
 static bool efuse_size_counts(const struct efuse_conn *ec, struct inode *inode,
 			      const struct fuse_args *args, u64 *size)
 {
+	struct fuse_inode *fi = get_fuse_inode(inode);
+
 	/* With write-back FUSE decides the size. */
 	if (ec->fc->writeback_cache) {
 		*size = i_size_read(inode);
@@ -202,7 +204,7 @@ static bool efuse_size_counts(const struct efuse_conn *ec, struct inode *inode,
 	/* A large WRITE is a change of the content itself. */
 	if (args && args->efuse.size_epoch)
 		*size = args->efuse.size;
-	else if (!efuse_size_reached(ec, get_fuse_inode(inode), size))
+	else if (!efuse_size_reached(ec, fi->nodeid, efuse_size_read(&fi->efuse_size, size)))
 		return false;
 	return efuse_size_kept(ec, inode) ||
 	       (*size == i_size_read(inode) &&
