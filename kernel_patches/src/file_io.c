@@ -278,7 +278,7 @@ static int efuse_file_size(struct efuse_file_op *op)
 	u64 nodeid = get_node_id(inode), size;
 	bool told;
 
-	if (!efuse_extents_cut(op->ec, nodeid))
+	if (!READ_ONCE(op->ec->extents_fixed) || !efuse_extents_cut(op->ec, nodeid))
 		return 0;
 	told = efuse_size_told(op->ec, get_fuse_mount(inode), NULL, nodeid, &size);
 	if (told && (op->opcode == FUSE_WRITE ||

@@ -170,6 +170,7 @@ struct efuse_buckets {
  * @extents_open: number of extents whose backing files are not closed yet
  * @extents_ended: the connection is unmounted: no extent can be mapped any more
  * @on_device: some extent was on a device of csd.ko; never cleared
+ * @extents_fixed: some extent had a fixed length; never cleared
  * @forced_path: path of every READ and WRITE, or EFUSE_PATH_AUTO
  * @round: the program probes all paths once in this many READs of a kind
  * @probes: how many READs of a round probe each path
@@ -222,6 +223,7 @@ struct efuse_conn {
 	atomic_t extents_open;
 	bool extents_ended;
 	bool on_device;
+	bool extents_fixed;
 	u8 forced_path;
 	u32 round;
 	u32 probes;

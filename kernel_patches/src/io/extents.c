@@ -692,6 +692,8 @@ static int efuse_map_try(struct efuse_conn *ec, const struct efuse_extent *exten
 	flags = efuse_extents_lock(ec);
 	if (eb->resident)
 		WRITE_ONCE(ec->on_device, true);
+	if (!(eb->flags & EFUSE_EXTENT_TO_EOF))
+		WRITE_ONCE(ec->extents_fixed, true);
 	mark = efuse_identity_mark(ec, extent->nodeid);
 	if (ec->extents_ended)
 		err = -ENOTCONN;
