@@ -151,6 +151,13 @@ struct efuse_size {
 	struct task_struct *taker;
 };
 
+/* How many names does a file have, as far as replies have told? See names.c. */
+enum efuse_names {
+	EFUSE_NAMES_NEW,	/* no reply has told yet */
+	EFUSE_NAMES_ONE,
+	EFUSE_NAMES_SEVERAL,	/* or possibly so */
+};
+
 /*
  * The default stacking depth (s_stack_depth) of a mount. It is set before anything can be stacked
  * on the mount. Backing files must be on a file system of a lower depth. With this depth, one more

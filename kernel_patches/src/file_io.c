@@ -180,7 +180,8 @@ static size_t efuse_file_window(const struct efuse_file_op *op)
 
 	if (op->opcode == FUSE_WRITE)
 		return MAX_RW_COUNT;
-	return round_up(max_t(loff_t, size - op->iocb->ki_pos, 0), PAGE_SIZE) + PAGE_SIZE;
+	size = clamp_t(loff_t, size - op->iocb->ki_pos, 0, MAX_RW_COUNT);
+	return min_t(size_t, round_up(size, PAGE_SIZE) + PAGE_SIZE, MAX_RW_COUNT);
 }
 
 /* Returns whether at least one byte of the caller's buffer is present now. */

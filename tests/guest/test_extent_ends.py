@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.guest.support.asynchronous import create_with_held_reply
-from tests.guest.support.backing_files import backing, make
+from tests.guest.support.backing_files import backing, make, whole
 from tests.guest.support.daemons import Mount, mounted
 from tests.guest.support.file_data import BLOCK, fill
 from tests.guest.support.file_pages import LONG, random_view
@@ -199,3 +199,25 @@ def test_size_in_an_old_reply_of_a_create_is_not_the_end(
         os.close(fd)
         assert read == b""
         assert data == fill("d", 50).ljust(5 * BLOCK, b"\0") + b"w" * 100
+
+
+@_MODES
+@pytest.mark.parametrize("how", ["read", "map"])
+def test_backing_file_that_ends_before_another_extent_is_not_the_end(
+    mountpoint: Path, lower: Path, mode: str, how: str
+) -> None:
+    """The first extent was mapped to the end of the file, a later one took its tail."""
+    head = backing(lower, fill("h", BLOCK), "head")
+    tail = backing(lower, fill("t", 8 * BLOCK), "tail")
+    data = fill("h", BLOCK).ljust(4 * BLOCK, b"\0") + fill("t", 8 * BLOCK)[: 4 * BLOCK]
+    with mounted(mountpoint, consistency=mode, open_flags=FOPEN_NOFLUSH, **LONG) as m:
+        make(m, "f", data)
+        whole(m, head)
+        m.call("map_extent", "f", tail, os.O_RDWR, offset=4 * BLOCK, length=4 * BLOCK)
+        fd = os.open(m / "f", os.O_RDONLY)
+        if how == "map":
+            with mmap.mmap(fd, len(data), prot=mmap.PROT_READ) as view:
+                assert view[:] == data
+        seen = os.pread(fd, len(data), 0)
+        os.close(fd)
+        assert seen == data

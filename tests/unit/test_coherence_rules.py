@@ -108,6 +108,7 @@ EVENTS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "FUSE lowers a link count": ("efuse_links_dropped", ("ec",), ()),
     "ESTALE": ("efuse_replied", ("req->error == -ESTALE",), ()),
     "CREATE with O_TRUNC over a file of another program": ("efuse_created_over", (), ()),
+    "attributes tell that a file has one name left": ("efuse_names_end", (), ()),
     "the daemon reads a FORGET": ("efuse_forget_read", ("forget->efuse_changes",), ("!ec",)),
     "a write through FUSE passthrough": ("efuse_inode_written", (), ("!ec",)),
     "a shared, writable mapping through FUSE passthrough": ("efuse_passthrough_mapped", (), ()),

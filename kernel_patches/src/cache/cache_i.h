@@ -293,6 +293,14 @@ void efuse_append_replied(struct fuse_inode *fi, u64 issued, u64 size);
 bool efuse_append_stays(struct inode *inode, loff_t pos);
 int efuse_append_update(struct file *file);
 
+/* names.c */
+void efuse_names_told(struct inode *inode, const struct fuse_attr *attr);
+void efuse_names_evicted(struct inode *inode);
+void efuse_linked(struct fuse_mount *fm, u64 nodeid);
+bool efuse_shared(const struct efuse_conn *ec, const struct fuse_attr *attr);
+bool efuse_shared_inode(const struct efuse_conn *ec, const struct inode *inode);
+bool efuse_shared_nodeid(struct fuse_mount *fm, u64 nodeid);
+
 /* kept.c */
 /* Flag of an extended timeout: the word is not a time, but a bucket and an epoch. See kept.c. */
 #define EFUSE_TIME_EXTENDED	BIT_ULL(62)
@@ -305,14 +313,10 @@ static inline bool efuse_time_extended(u64 time)
 
 void efuse_time_extend(u16 bucket, u64 epoch, u64 *secs, u32 *nsecs);
 bool efuse_time_ended(const struct efuse_conn *ec, u64 time);
-bool efuse_shared(const struct efuse_conn *ec, const struct fuse_attr *attr);
-bool efuse_shared_inode(const struct efuse_conn *ec, const struct inode *inode);
-bool efuse_shared_nodeid(struct fuse_mount *fm, u64 nodeid);
 bool efuse_kept(const struct efuse_conn *ec, struct fuse_mount *fm, u64 nodeid);
 bool efuse_refresh_nodeid(struct fuse_mount *fm, u64 nodeid);
 u64 efuse_inode_valid_ns(struct fuse_mount *fm, u64 nodeid);
 
-void efuse_linked(struct fuse_mount *fm, u64 nodeid);
 void efuse_timeouts_expire_attrs(struct fuse_mount *fm, u64 nodeid);
 void efuse_timeouts_expire(struct fuse_conn *fc);
 

@@ -409,6 +409,7 @@ void efuse_inode_evicted(struct inode *inode)
 	struct efuse_changes ch = {};
 
 	efuse_pages_evicted(inode);
+	efuse_names_evicted(inode);
 	if (!get_fuse_inode(inode)->efuse_mapped)
 		return;
 	efuse_changes_mapped(&ch, get_node_id(inode));

@@ -148,37 +148,6 @@ void efuse_listing(struct inode *inode, loff_t pos)
 	inode_inc_iversion(inode);
 }
 
-/*
- * May changes of a file come by another nodeid? A daemon that works with paths may have a nodeid
- * for each name of a file, and a change by one nodeid is not seen at the others. A daemon that has
- * one nodeid for each file declares `nodeid_per_file`.
- */
-bool efuse_shared(const struct efuse_conn *ec, const struct fuse_attr *attr)
-{
-	return attr->nlink > 1 && !S_ISDIR(attr->mode) && !READ_ONCE(ec->nodeid_per_file);
-}
-
-bool efuse_shared_inode(const struct efuse_conn *ec, const struct inode *inode)
-{
-	return !S_ISDIR(inode->i_mode) && !READ_ONCE(ec->nodeid_per_file) &&
-	       (inode->i_nlink > 1 ||
-		READ_ONCE(get_fuse_inode((struct inode *)inode)->inval_mask) & STATX_NLINK);
-}
-
-/* May changes of the inode with this nodeid come by another nodeid? */
-bool efuse_shared_nodeid(struct fuse_mount *fm, u64 nodeid)
-{
-	const struct efuse_conn *ec = efuse_conn_get(fm->fc);
-	struct inode *inode;
-	bool shared;
-
-	rcu_read_lock();
-	inode = efuse_inode_rcu(fm, nodeid);
-	shared = inode && efuse_shared_inode(ec, inode);
-	rcu_read_unlock();
-	return shared;
-}
-
 /* May FUSE keep its pages of a file, or its listing of a directory, over an OPEN? */
 bool efuse_kept(const struct efuse_conn *ec, struct fuse_mount *fm, u64 nodeid)
 {
@@ -217,29 +186,6 @@ bool efuse_refresh_nodeid(struct fuse_mount *fm, u64 nodeid)
 		efuse_refresh_pages(inode);
 	iput(inode);
 	return efuse_kept(ec, fm, nodeid);
-}
-
-/**
- * efuse_linked - make FUSE's link count of a file invalid
- * @fm: mount
- * @nodeid: nodeid of the file
- */
-void efuse_linked(struct fuse_mount *fm, u64 nodeid)
-{
-	struct fuse_inode *fi;
-	struct inode *inode;
-
-	rcu_read_lock();
-	inode = efuse_inode_rcu(fm, nodeid);
-	if (inode) {
-		fi = get_fuse_inode(inode);
-		spin_lock(&fi->lock);
-		/* Replies that are on their way may have the old link count. */
-		fi->attr_version = atomic64_inc_return(&fm->fc->attr_version);
-		spin_unlock(&fi->lock);
-		fuse_invalidate_attr_mask(inode, STATX_NLINK);
-	}
-	rcu_read_unlock();
 }
 
 /**

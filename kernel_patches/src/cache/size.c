@@ -16,11 +16,17 @@
 
 #include <linux/bitfield.h>
 
-/* Are sizes of files known as long as nothing ends them? Not if changes come by another nodeid. */
+/* Does nothing but changes that are known end a size, not even the daemon's timeout? */
+static bool efuse_size_lasts(const struct efuse_conn *ec, const struct inode *inode)
+{
+	return READ_ONCE(ec->consistency) == EFUSE_EXCLUSIVE && rcu_access_pointer(ec->ops) &&
+	       !efuse_shared_inode(ec, inode);
+}
+
+/* Is the size that lasts FUSE's, too? With write-back FUSE decides its own. */
 static bool efuse_size_kept(const struct efuse_conn *ec, const struct inode *inode)
 {
-	return efuse_size_exclusive(ec) && rcu_access_pointer(ec->ops) &&
-	       !efuse_shared_inode(ec, inode);
+	return !ec->fc->writeback_cache && efuse_size_lasts(ec, inode);
 }
 
 /* Set both values, for efuse_size_read(). Under fuse_inode.lock. */
@@ -59,7 +65,7 @@ u64 efuse_size_valid(const struct efuse_conn *ec, const struct fuse_inode *fi, u
 	return epoch && efuse_epoch_valid(ec, efuse_size_bucket(fi->nodeid), epoch) ? epoch : 0;
 }
 
-/* Let the size in a reply carry the epoch since which it is true to efuse_size_taken(). */
+/* Let the attributes in a reply carry the epoch since which they are true to efuse_attrs_came(). */
 void efuse_size_mark(struct fuse_attr *attr, u64 epoch)
 {
 	attr->flags &= ~EFUSE_ATTR_EPOCH;
@@ -189,25 +195,21 @@ bool efuse_size_reached(const struct efuse_conn *ec, u64 nodeid, u64 epoch)
 /*
  * May a request go by the size that is known? Where other programs change the file without a
  * notification, only if that is the size that FUSE shows, and for as long as the daemon's timeout
- * allows, or if the daemon was asked for the request.
+ * allows, or if the daemon was asked for the request. With write-back FUSE's size may be one that
+ * the daemon is still to learn of by a WRITE.
  */
 static bool efuse_size_counts(const struct efuse_conn *ec, struct inode *inode,
 			      const struct fuse_args *args, u64 *size)
 {
 	struct fuse_inode *fi = get_fuse_inode(inode);
 
-	/* With write-back FUSE decides the size. */
-	if (ec->fc->writeback_cache) {
-		*size = i_size_read(inode);
-		return true;
-	}
 	/* A large WRITE is a change of the content itself. */
 	if (args && args->efuse.size_epoch)
 		*size = args->efuse.size;
 	else if (!efuse_size_reached(ec, fi->nodeid, efuse_size_read(&fi->efuse_size, size)))
 		return false;
-	return efuse_size_kept(ec, inode) ||
-	       (*size == i_size_read(inode) &&
+	return efuse_size_lasts(ec, inode) ||
+	       ((ec->fc->writeback_cache || *size == i_size_read(inode)) &&
 		((args && args->efuse.asked) || !efuse_attr_ended(inode)));
 }
 

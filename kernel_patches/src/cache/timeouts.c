@@ -108,7 +108,22 @@ static void efuse_end_entry(struct fuse_entry_out *entry)
 	entry->attr_valid_nsec = 0;
 }
 
-/* Extends the timeouts of all entries of a READDIRPLUS, or sets them to 0 if @ch is NULL. */
+/* Tell since when the attributes in a reply are true, unless a change has crossed the reply. */
+static void efuse_mark_attr(const struct efuse_req *req, const struct efuse_changes *ch, u64 nodeid,
+			    struct fuse_attr *attr)
+{
+	u64 now = efuse_epoch_now(req->ec);
+	bool own = false;
+
+	if (!S_ISDIR(attr->mode) && !fuse_invalid_attr(attr) &&
+	    efuse_epoch_holds(req->ec, ch, efuse_size_bucket(nodeid), req->args->efuse.epoch, &own))
+		efuse_size_mark(attr, own ? ch->epoch : now);
+}
+
+/*
+ * Extends the timeouts of all entries of a READDIRPLUS, and marks their attributes; or sets the
+ * timeouts to 0 if @ch is NULL.
+ */
 static void efuse_extend_dirents(const struct efuse_req *req, const struct efuse_changes *ch)
 {
 	struct fuse_direntplus *plus;
@@ -116,11 +131,13 @@ static void efuse_extend_dirents(const struct efuse_req *req, const struct efuse
 	char *at = efuse_dirents_start(req, &left);
 
 	while ((plus = efuse_dirents_next(&at, &left))) {
-		if (plus->entry_out.nodeid && ch)
-			efuse_extend_entry(req, ch, plus->dirent.name, plus->dirent.namelen,
-					   &plus->entry_out);
-		else
+		if (!plus->entry_out.nodeid || !ch) {
 			efuse_end_entry(&plus->entry_out);
+			continue;
+		}
+		efuse_extend_entry(req, ch, plus->dirent.name, plus->dirent.namelen,
+				   &plus->entry_out);
+		efuse_mark_attr(req, ch, plus->entry_out.nodeid, &plus->entry_out.attr);
 	}
 }
 
@@ -220,26 +237,15 @@ static void efuse_end_strict(struct efuse_req *req)
 void efuse_attrs_came(struct inode *inode, const struct fuse_attr *attr)
 {
 	efuse_size_taken(inode, attr);
+	efuse_names_told(inode, attr);
 	efuse_acls_outdated(inode);
-}
-
-/* Tell since when the size in a reply is true, unless a change has crossed the reply. */
-static void efuse_mark_size(const struct efuse_req *req, const struct efuse_changes *ch,
-			    u64 nodeid, struct fuse_attr *attr)
-{
-	u64 now = efuse_epoch_now(req->ec);
-	bool own = false;
-
-	if (S_ISREG(attr->mode) && !fuse_invalid_attr(attr) &&
-	    efuse_epoch_holds(req->ec, ch, efuse_size_bucket(nodeid), req->args->efuse.epoch, &own))
-		efuse_size_mark(attr, own ? ch->epoch : now);
 }
 
 /*
  * FUSE takes the attributes in replies of LINK, and of CREATE for a file in memory, also if they
  * are older than those that it has. So these are not marked.
  */
-static void efuse_mark_sizes(const struct efuse_req *req, const struct efuse_changes *ch)
+static void efuse_mark_attrs(const struct efuse_req *req, const struct efuse_changes *ch)
 {
 	const struct fuse_args *args = req->args;
 	struct fuse_entry_out *entry = efuse_out_entry(args);
@@ -249,9 +255,9 @@ static void efuse_mark_sizes(const struct efuse_req *req, const struct efuse_cha
 		return;
 	if (entry && entry->nodeid && args->opcode != FUSE_LINK &&
 	    !(args->opcode == FUSE_CREATE && efuse_inode_present(req->fm, entry->nodeid)))
-		efuse_mark_size(req, ch, entry->nodeid, &entry->attr);
+		efuse_mark_attr(req, ch, entry->nodeid, &entry->attr);
 	if (attr)
-		efuse_mark_size(req, ch, args->nodeid, &attr->attr);
+		efuse_mark_attr(req, ch, args->nodeid, &attr->attr);
 }
 
 /**
@@ -263,7 +269,7 @@ static void efuse_mark_sizes(const struct efuse_req *req, const struct efuse_cha
  */
 void efuse_timeouts_extend(struct efuse_req *req, const struct efuse_changes *ch)
 {
-	efuse_mark_sizes(req, ch);
+	efuse_mark_attrs(req, ch);
 	switch (READ_ONCE(req->ec->consistency)) {
 	case EFUSE_STRICT:
 		efuse_end_strict(req);

@@ -121,7 +121,7 @@ static int efuse_direct_flags(const struct efuse_req *req, const struct efuse_ba
 	 * The file system below determines the end of the file. With write-back FUSE does: its
 	 * dirty pages may lie beyond the present end of the backing file.
 	 */
-	if (flags & O_APPEND && eb->flags & EFUSE_EXTENT_TO_EOF && !req->ec->fc->writeback_cache)
+	if (flags & O_APPEND && efuse_extent_ends(eb) && !req->ec->fc->writeback_cache)
 		iocb |= IOCB_APPEND;
 	return iocb;
 }
@@ -245,15 +245,16 @@ static bool efuse_direct_writable(struct efuse_req *req, const struct efuse_back
 			 mode & (S_ISUID | S_ISGID)))
 		req->reason = EFUSE_DECLINED;
 	/* A file that consists of more than one backing file can be extended only by the daemon. */
-	else if (!(eb->flags & EFUSE_EXTENT_TO_EOF) &&
-		 (!efuse_size_told(req->ec, req->fm, req->args, req->args->nodeid, &size) ||
-		  pos + len > size || (append && !req->ec->fc->writeback_cache)))
+	else if (!efuse_extent_ends(eb) &&
+		 (append ||
+		  !efuse_size_told(req->ec, req->fm, req->args, req->args->nodeid, &size) ||
+		  pos + len > size))
 		req->reason = EFUSE_DECLINED;
 	/*
 	 * The end of the backing file may be outside this extent, or not be the end of the file
 	 * above.
 	 */
-	else if (append && eb->flags & EFUSE_EXTENT_TO_EOF &&
+	else if (append &&
 		 (eb->offset || eb->backing_offset ||
 		  efuse_extents_cut(req->ec, req->args->nodeid)))
 		req->reason = EFUSE_DECLINED;
@@ -294,7 +295,8 @@ static bool efuse_direct_covers(struct efuse_req *req, u64 pos, u64 len)
 /*
  * Cuts a READ at the end of the file. The backing file of an extent of fixed length does not tell
  * the end. FUSE's page cache and read(2) never ask for more than the size that FUSE knows. If
- * another reader does, the daemon answers, and if the end may have changed.
+ * another reader does, the daemon answers, and if the end may have changed. It answers, too, where
+ * a write-back mount knows a longer file.
  */
 static enum efuse_stop efuse_direct_cut(struct efuse_req *req, const struct efuse_backing *eb,
 					u64 pos, u64 *room)
@@ -303,13 +305,14 @@ static enum efuse_stop efuse_direct_cut(struct efuse_req *req, const struct efus
 	bool settled, told;
 	u64 size;
 
-	if (args->opcode != FUSE_READ || eb->flags & EFUSE_EXTENT_TO_EOF)
+	if (args->opcode != FUSE_READ || efuse_extent_ends(eb))
 		return EFUSE_STOP_ALL;
 	settled = efuse_size_settled(req->ec, args->nodeid);
 	told = efuse_size_told(req->ec, req->fm, args, args->nodeid, &size);
 	if (told && pos + *room <= size)
 		return EFUSE_STOP_ALL;
-	if (!told || !settled || (!args->efuse.iter && !args->page_zeroing)) {
+	if (!told || !settled || req->ec->fc->writeback_cache ||
+	    (!args->efuse.iter && !args->page_zeroing)) {
 		req->reason = EFUSE_DECLINED;
 		return EFUSE_STOP_REFUSED;
 	}
@@ -376,7 +379,7 @@ static enum efuse_stop efuse_direct_piece(struct efuse_req *req, struct efuse_ba
 	if (watched && (*done || stop == EFUSE_STOP_EOF))
 		req->racy |= efuse_content_seen(req->ec, req->args->nodeid, eb, &before);
 	/* Only the daemon knows what follows a backing file that ends within its extent. */
-	if (stop == EFUSE_STOP_EOF && !(eb->flags & EFUSE_EXTENT_TO_EOF)) {
+	if (stop == EFUSE_STOP_EOF && !efuse_extent_ends(eb)) {
 		req->reason = EFUSE_FAILED;
 		return EFUSE_STOP_REFUSED;
 	}

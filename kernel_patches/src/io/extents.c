@@ -447,6 +447,7 @@ static struct efuse_backing *efuse_backing_new(struct efuse_conn *ec,
 	eb->offset = extent->offset;
 	eb->backing_offset = extent->backing_offset;
 	eb->flags = extent->flags;
+	eb->ends = extent->flags & EFUSE_EXTENT_TO_EOF;
 	eb->ranges = 1;
 	eb->resident = efuse_device_reads(file);
 	spin_lock_init(&eb->content_lock);
@@ -539,6 +540,9 @@ static void efuse_uses_over(struct efuse_backing *touched, struct efuse_replaced
 		use = eb->use;
 		eb->touched = false;
 		if (eb->ranges) {
+			/* Before the new use: what follows one of the ranges is not known. */
+			WRITE_ONCE(eb->ends, false);
+			WRITE_ONCE(eb->ec->extents_fixed, true);
 			next = replaced->spare;
 			replaced->spare = next->next;
 			replaced->nr_spare--;

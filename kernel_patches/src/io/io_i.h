@@ -75,6 +75,8 @@ struct efuse_content {
  * @backing_offset: offset of the same byte in the backing file
  * @seal: i_version of the backing file when a sealed extent was mapped
  * @flags: EFUSE_EXTENT_*
+ * @ends: the backing file tells where the file ends: the extent was mapped to the end of the file,
+ *	  and has not lost a part to another range
  * @content: snapshot of the backing file's content, taken by the last READ
  * @content_lock: protects writes of @content; a reader without the lock finds an outdated snapshot
  *		  at worst, or one that is marked racy
@@ -95,6 +97,7 @@ struct efuse_backing {
 	u64 backing_offset;
 	u64 seal;
 	u32 flags;
+	bool ends;
 	struct efuse_content content;
 	spinlock_t content_lock;	/* changes of content */
 	u32 ranges;
@@ -115,6 +118,12 @@ bool efuse_extents_cut(struct efuse_conn *ec, u64 nodeid);
 struct efuse_use *efuse_extent_begin(struct efuse_req *req, u64 pos, u64 *length);
 void efuse_extent_end(struct efuse_conn *ec, struct efuse_use *use);
 bool efuse_seal_holds(const struct efuse_backing *eb);
+
+/* Does the end of the extent's backing file tell where the file ends? */
+static inline bool efuse_extent_ends(const struct efuse_backing *eb)
+{
+	return READ_ONCE(eb->ends);
+}
 
 /* Is the extent not sealed, or its backing file unchanged since the extent was mapped? */
 static inline bool efuse_sealed(const struct efuse_backing *eb)

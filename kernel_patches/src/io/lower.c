@@ -68,6 +68,7 @@ static int efuse_lower_find(struct efuse_conn *ec, const struct file *file, u64 
 	struct fuse_args args = { .opcode = FUSE_READ, .nodeid = ff->nodeid };
 	struct efuse_req req = { .ec = ec, .fm = ff->fm, .args = &args };
 	u64 room, size, end = U64_MAX;
+	bool told;
 	struct efuse_backing *eb;
 	struct efuse_use *use;
 
@@ -77,11 +78,11 @@ static int efuse_lower_find(struct efuse_conn *ec, const struct file *file, u64 
 	eb = use->extent;
 	lower->position = position - eb->offset + eb->backing_offset;
 	size = i_size_read(file_inode(eb->file));
-	/* An extent of fixed length does not end the file: FUSE's size does. */
-	if (!(eb->flags & EFUSE_EXTENT_TO_EOF))
-		end = i_size_read(file_inode(file));
+	/* An extent of fixed length does not end the file: the daemon's size does. */
+	told = efuse_extent_ends(eb) || (efuse_size_settled(ec, ff->nodeid) &&
+					 efuse_size_told(ec, ff->fm, NULL, ff->nodeid, &end));
 	/* The seal of an extent would have to be checked again after each read. */
-	if (eb->flags & EFUSE_EXTENT_SEALED || lower->position >= size || position >= end) {
+	if (!told || eb->flags & EFUSE_EXTENT_SEALED || lower->position >= size || position >= end) {
 		efuse_extent_end(ec, use);
 		return -EOPNOTSUPP;
 	}
