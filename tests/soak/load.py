@@ -59,7 +59,7 @@ def _started(words: list[str], point: Path, lower: Path) -> _Lasting:
     while True:
         try:
             lasting = _Lasting(process, point, lower)
-            if lasting.connection.ops:
+            if lasting.connection.ops != "none":
                 return lasting
         except ControlError:
             if process.poll() is not None or time.monotonic() > end:

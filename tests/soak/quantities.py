@@ -7,6 +7,7 @@ import ctypes
 import gc
 import os
 import re
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from efuse.kernel_fs import BPFFS
 
 _libbpf = ctypes.CDLL("libbpf.so.1", use_errno=True)
 _KIB = 1 << 10
+_SETTLING_S = 10.0
 _IN_MEMINFO = {
     "percpu_bytes": "Percpu",
     "kernel_stack_bytes": "KernelStack",
@@ -73,6 +75,20 @@ def _tasks() -> tuple[int, int]:
 def _memory_of(pid: int) -> int:
     text = Path(f"/proc/{pid}/status").read_text()
     return sum(int(kib) * _KIB for kib in re.findall(r"^Rss(?:Anon|Shmem):\s+(\d+)", text, re.M))
+
+
+def settle(before: Mapping[str, float]) -> None:
+    """Wait until the kernel has freed the BPF objects of a mount that has ended.
+
+    It does so after a grace period. Objects that leak are waited for in vain.
+
+    :param before: the last sample.
+    """
+    end = time.monotonic() + _SETTLING_S
+    while any(_count_ids(function) > before[name] for name, function in _IDS.items()):
+        if time.monotonic() > end:
+            return
+        time.sleep(0.05)
 
 
 def sample(watched: Mapping[str, int]) -> dict[str, float]:

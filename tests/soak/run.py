@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.soak.growth import BOUNDS, grown, growth
 from tests.soak.load import loaded
-from tests.soak.quantities import sample
+from tests.soak.quantities import sample, settle
 
 
 @dataclass
@@ -64,6 +64,8 @@ def soaked(
         for number in range(rounds):
             load.round()
             also()
+            if soak.series:
+                settle({name: samples[-1] for name, samples in soak.series.items()})
             found = sample(load.watched)
             soak.at_s.append(round(time.monotonic() - begin, 1))
             for name, value in found.items():
