@@ -11,7 +11,6 @@ import bisect
 import contextlib
 import errno
 import functools
-import itertools
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,7 +23,8 @@ FAIL_NTH = Path("/proc/thread-self/fail-nth")
 _DEBUG = Path("/sys/kernel/debug")
 _ALLOCATORS = ("failslab", "fail_page_alloc")
 _DEPTH = 32
-_MOST = 500
+_MOST = 100_000
+_EACH = 64
 _ANYWHERE = (0, (1 << 64) - 1)
 
 
@@ -109,7 +109,8 @@ def walk(
 ) -> list[Attempt]:
     """Make the first, the second, ... allocation of a call fail, until none is left to fail.
 
-    The calls run in this thread. Allocations of other threads succeed.
+    Of a call with many allocations, each of the first 64 fails, and from then on some of the others
+    at growing distances. The calls run in this thread. Allocations of other threads succeed.
 
     :param call: the call. It may fail with an `OSError`, or with an error that one has caused.
     :param ended: called after each call, also the last one, with its result and its errno; checks
@@ -122,7 +123,9 @@ def walk(
     _limit(module)
     fd = os.open(FAIL_NTH, os.O_RDWR)
     try:
-        for number in itertools.count(1):
+        number = 0
+        while True:
+            number += max(1, number // _EACH)
             assert number < _MOST, f"{number} allocations and no end"
             result, error = None, 0
             os.write(fd, b"%d" % number)
@@ -144,7 +147,6 @@ def walk(
     finally:
         os.close(fd)
         _limit(None)
-    raise AssertionError("unreachable")
 
 
 @contextlib.contextmanager
