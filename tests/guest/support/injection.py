@@ -7,10 +7,8 @@ Documentation/fault-injection/fault-injection.rst.
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import errno
-import functools
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -33,7 +31,6 @@ def is_supported() -> bool:
     return FAIL_NTH.exists()
 
 
-@functools.cache
 def _symbols() -> list[tuple[int, str, str]]:
     """Return address, name and module of each function, by address."""
     found = []
@@ -45,7 +42,7 @@ def _symbols() -> list[tuple[int, str, str]]:
 
 
 def _text_of(module: str) -> tuple[int, int]:
-    """Return where the code of a module begins and ends."""
+    """Return where the code of a loaded module begins and ends."""
     addresses = [address for address, _, owner in _symbols() if owner == module]
     # The last function is hardly longer than a page.
     return addresses[0], addresses[-1] + 4096
@@ -53,9 +50,10 @@ def _text_of(module: str) -> tuple[int, int]:
 
 def _function(name: str) -> tuple[int, int]:
     """Return where a function of the kernel begins and ends."""
-    addresses = [address for address, _, _ in _symbols()]
-    begin = next(address for address, its_name, _ in _symbols() if its_name == name)
-    return begin, addresses[bisect.bisect_right(addresses, begin)]
+    symbols = _symbols()
+    at = next(index for index, (_, its_name, _) in enumerate(symbols) if its_name == name)
+    begin = symbols[at][0]
+    return begin, next(address for address, _, _ in symbols[at:] if address > begin)
 
 
 def _set(kind: str, **values: object) -> None:
@@ -69,7 +67,7 @@ def _limit(module: str | None) -> None:
     kmemleak's own allocations, one for each of the others, do not fail.
     """
     start, end = _text_of(module) if module else _ANYWHERE
-    without = _function("kmemleak_alloc")
+    without = _function("kmemleak_alloc") if module else (0, 0)
     for kind in _ALLOCATORS:
         # Each failure would fill the kernel's log with a backtrace.
         _set(kind, verbose=0, ignore_gfp_wait="N", stacktrace_depth=_DEPTH)
