@@ -21,10 +21,6 @@ All tables and figures that `efuse bench report` makes from the reports in `docs
 """
 
 
-_SOAK = "soak.json"
-"""The run of ``make soak``, which docs/verification.md shows."""
-
-
 def write(root: Path, directory: Path) -> None:
     """Write the page and its figures into *directory*.
 
@@ -32,8 +28,6 @@ def write(root: Path, directory: Path) -> None:
     """
     text = [_HEAD]
     for path in sorted((root / "docs" / "figures").glob("*.json")):
-        if path.name == _SOAK:
-            continue
         report = load(path)
         text.append(f"\n## {path.stem.capitalize()}\n\n{markdown({path.stem: report})}")
         for section in sections(report):

@@ -25,7 +25,7 @@ def main() -> int:
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--hours", type=float, help="length by the guest's clock (default: 8)")
     length.add_argument("--seconds", type=float, help="the same in seconds")
-    parser.add_argument("--rounds", type=int, default=240, help="rounds of load (default: 240)")
+    parser.add_argument("--rounds", type=int, default=120, help="rounds of load (default: 120)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples to FILE")
     given = parser.parse_args()
     seconds = given.seconds if given.seconds is not None else 3600 * (given.hours or 8.0)

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from tests.soak.growth import BOUNDS, growth, grown
+from tests.soak.growth import BOUNDS, grown, growth
 
 
 def test_growth_of_a_line_is_its_rise_in_the_second_half() -> None:
