@@ -8,6 +8,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.guest.support import injection
+
 _DEBUG = Path("/sys/kernel/debug")
 _LOCKDEP = Path("/proc/lockdep_stats")
 _KMEMLEAK = _DEBUG / "kmemleak"
@@ -34,6 +36,8 @@ def missing_checks() -> list[str]:
         missing.append("hung tasks")
     if not lockdep_works():
         missing.append("lockdep")
+    if not injection.is_supported():
+        missing.append("fault injection")
     return missing
 
 

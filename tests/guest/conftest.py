@@ -18,7 +18,7 @@ import pytest
 
 from efuse.guest import kernel_log
 from efuse.module import live
-from tests.guest.support import csd_device, work_sharing
+from tests.guest.support import csd_device, injection, work_sharing
 from tests.guest.support.channel import Channel
 from tests.guest.support.csd_device import Device
 from tests.guest.support.daemons import Mount, mounted
@@ -29,6 +29,8 @@ from tests.guest.support.small_disk import small
 
 collect_ignore = ["test_io_uring.py" if LINUX < 7 else "test_no_io_uring.py"]
 """Tests that do not apply to this kernel."""
+if not injection.is_supported():
+    collect_ignore.append("test_injected_faults.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
