@@ -6,7 +6,7 @@ TESTS ?=
 K ?=
 export JSON K
 
-.PHONY: help setup check lint test test-unit test-host test-guest test-perf test-debug test-mutants test-package man docs lint-kernel demo pictures clean
+.PHONY: help setup check lint test test-unit test-host test-guest test-perf test-debug test-mutants test-package conformance man docs lint-kernel demo pictures clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -40,6 +40,9 @@ test-mutants: ## break one rule of the module at a time: the guest tests must no
 
 test-package: ## build the Debian package, install it by DKMS in a clean root (root; cached)
 	@scripts/test-package
+
+conformance: setup ## test suites of other projects on ext4, plain FUSE and eFuse, compared (slow)
+	@scripts/conformance
 
 lint: ## ruff and mypy
 	@.venv/bin/ruff check efuse tests docs/model docs/site

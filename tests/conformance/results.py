@@ -15,7 +15,8 @@ from tests.conformance.outcome import FAILED, PASSED, SKIPPED, Outcome
 from tests.documents import ROOT
 
 _SOURCES = ("efuse", "bpf_programs", "kernel_patches", "libefuse", "tests/conformance")
-_NOT_SOURCES = ("*/differences.toml",)
+_NOT_SOURCES = ("__main__.py", "compare.py", "differences.toml", "document.py")
+"""Files of tests/conformance that have no effect on a result."""
 
 
 class Result(NamedTuple):
@@ -26,6 +27,7 @@ class Result(NamedTuple):
     :ivar outcomes: the result of each test.
     :ivar answers: number of requests that the kernel answered instead of the daemon.
     :ivar took_s: how long it took, in seconds of the guest's clock.
+    :ivar kernel: release of the kernel.
     """
 
     suite: str
@@ -33,6 +35,7 @@ class Result(NamedTuple):
     outcomes: tuple[Outcome, ...]
     answers: int
     took_s: int
+    kernel: str
 
     def count(self, status: str) -> int:
         """Return how many tests have a status."""
@@ -56,7 +59,12 @@ class Result(NamedTuple):
 def directory() -> Path:
     """Return where the results of these sources are kept. Other sources have other results."""
     names = ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-z", "--cached", "--others"]
-    names += ["--exclude-standard", "--", *_SOURCES, *(f":!{name}" for name in _NOT_SOURCES)]
+    names += [
+        "--exclude-standard",
+        "--",
+        *_SOURCES,
+        *(f":!tests/conformance/{name}" for name in _NOT_SOURCES),
+    ]
     listed = subprocess.run(names, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     digest = hashlib.sha256()
     for name in sorted(filter(None, listed.split("\0"))):

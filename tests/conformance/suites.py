@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import platform
 import shutil
 import tempfile
 import time
@@ -49,7 +50,8 @@ def carried_out(suite: str, name: str, one: Mounted, amount: Amount) -> Result:
     log = KernelLog()
     start, before = time.monotonic(), one.answers()
     root = one.root / suite
-    root.mkdir()
+    # The suites also act as other users.
+    root.mkdir(mode=0o755)
     with tempfile.TemporaryDirectory(prefix="conformance-") as scratch:
         Path(scratch).chmod(0o755)
         place = Place(root, one.lower / suite, Path(scratch))
@@ -62,4 +64,5 @@ def carried_out(suite: str, name: str, one: Mounted, amount: Amount) -> Result:
     if os.listdir(one.lower):
         faults.append(f"the suite left files behind: {os.listdir(one.lower)}")
     outcomes += [Outcome(ITSELF, FAILED, fault) for fault in faults]
-    return Result(suite, name, tuple(outcomes), answers, round(time.monotonic() - start))
+    took_s = round(time.monotonic() - start)
+    return Result(suite, name, tuple(outcomes), answers, took_s, platform.release())
