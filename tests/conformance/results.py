@@ -15,8 +15,18 @@ from tests.conformance.outcome import FAILED, PASSED, SKIPPED, Outcome
 from tests.documents import ROOT
 
 _SOURCES = ("efuse", "bpf_programs", "kernel_patches", "libefuse", "tests/conformance")
-_NOT_SOURCES = ("__main__.py", "compare.py", "differences.toml", "document.py")
-"""Files of tests/conformance that have no effect on a result."""
+_HERE = Path(__file__).parent
+_MODULES = {
+    suite: _HERE / f"{suite.replace('-', '_')}.py"
+    for suite in ("pjdfstest", "fsx", "stress-ng", "fs_mark", "dbench", "sqlite")
+}
+"""The module of each suite. A change of it affects the results of that suite alone."""
+
+_NOT_SOURCES = (
+    *("__main__.py", "compare.py", "differences.toml", "document.py"),
+    *(module.name for module in _MODULES.values()),
+)
+"""Files of tests/conformance that have no effect on all results."""
 
 
 class Result(NamedTuple):
@@ -57,7 +67,7 @@ class Result(NamedTuple):
 
 
 def directory() -> Path:
-    """Return where the results of these sources are kept. Other sources have other results."""
+    """Return where the results are kept. It is another directory when the sources change."""
     names = ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-z", "--cached", "--others"]
     names += [
         "--exclude-standard",
@@ -75,7 +85,8 @@ def directory() -> Path:
 
 def file_of(kept: Path, suite: str, system: str) -> Path:
     """Return the file in the directory *kept* that has the result of a suite on a system."""
-    return kept / f"{suite}-{re.sub(r'[^a-z_0-9]', '-', system.lower())}.json"
+    version = hashlib.sha256(_MODULES[suite].read_bytes()).hexdigest()[:8]
+    return kept / f"{suite}-{version}-{re.sub(r'[^a-z_0-9]', '-', system.lower())}.json"
 
 
 def save(kept: Path, result: Result) -> None:

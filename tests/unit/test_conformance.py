@@ -23,7 +23,7 @@ from tests.conformance.compare import (
     unexplained,
 )
 from tests.conformance.outcome import FAILED, PASSED, SKIPPED, Done, Outcome
-from tests.conformance.results import Result, load, save
+from tests.conformance.results import Result, file_of, load, save
 from tests.conformance.suites import SUITES
 from tests.conformance.systems import BASE, SYSTEMS, is_accelerated
 from tests.conformance.versions import packages
@@ -190,6 +190,11 @@ def test_kept_result_is_read_again(tmp_path: Path) -> None:
     save(tmp_path, result)
     assert load(tmp_path, "fsx", SYSTEMS[-1]) == result
     assert load(tmp_path, "fsx", SYSTEMS[0]) is None
+
+
+def test_every_suite_has_results_of_its_own(tmp_path: Path) -> None:
+    files = {file_of(tmp_path, suite, system) for suite in SUITES for system in SYSTEMS}
+    assert len(files) == len(SUITES) * len(SYSTEMS)
 
 
 def test_reasons_name_suites_and_systems_that_there_are() -> None:
