@@ -38,7 +38,7 @@ class Place:
     """Where a suite runs.
 
     :ivar root: an empty directory of the tested system.
-    :ivar lower: the same directory below, on ext4.
+    :ivar lower: the directory on ext4 that ``root`` shows.
     :ivar scratch: an empty directory elsewhere, for logs and configurations.
     """
 

@@ -60,7 +60,7 @@ def parsed(output: str) -> list[Outcome]:
 
 
 def tests(place: Place, amount: Amount) -> Iterator[Outcome]:
-    """Run all tests. Those that remount the file system have a process of their own.
+    """Run all tests. The tests that remount the file system run in a process of their own.
 
     In the process of the others some descriptors stay open for writing, so that a file system
     cannot become read-only.

@@ -47,7 +47,7 @@ class Mounted:
     """A mounted system.
 
     :ivar root: its root directory.
-    :ivar lower: the same directory on ext4.
+    :ivar lower: the directory on ext4 that ``root`` shows.
     :ivar connection: number of the connection on eFuse; None on plain FUSE and for ext4.
     """
 
