@@ -2,8 +2,8 @@
 """Compare results with those of ext4, and the differences with the reasons for them.
 
 ``differences.toml`` has a table for each test whose result differs: ``suite``, ``test``,
-``systems``, the ``status`` there, and the ``reason``. A failure on ext4 itself is a difference,
-too.
+``systems``, the ``status`` there, and the ``reason``. ``sometimes`` is true if not every run shows
+the difference. A failure on ext4 itself is a difference, too.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class Reason(NamedTuple):
     systems: tuple[str, ...]
     status: str
     reason: str
+    sometimes: bool = False
 
     def explains(self) -> Iterable[Difference]:
         """Return the differences that it is the reason for."""
@@ -80,11 +81,15 @@ def unexplained(found: Iterable[Difference], known: Iterable[Reason]) -> list[Di
 def outdated(
     found: Iterable[Difference], known: Iterable[Reason], ran: Iterable[tuple[str, str]]
 ) -> list[Difference]:
-    """Return the explained differences that are gone, although suite and system *ran*."""
+    """Return the explained differences that are gone, although suite and system *ran*.
+
+    A difference that only some runs show is never gone.
+    """
     there, done = set(found), set(ran)
     return [
         difference
         for reason in known
+        if not reason.sometimes
         for difference in reason.explains()
         if difference not in there and (difference.suite, difference.system) in done
     ]

@@ -95,9 +95,11 @@ def _differences(made: dict[str, Any]) -> str:
     there = {tuple(difference) for difference in made["differences"]}
     rows = []
     for reason in reasons():
-        if systems := [one.system for one in reason.explains() if tuple(one) in there]:
+        systems = [d.system for d in reason.explains() if reason.sometimes or tuple(d) in there]
+        if systems:
+            status = f"sometimes {reason.status}" if reason.sometimes else reason.status
             where = ", ".join(systems)
-            rows.append([reason.suite, f"`{reason.test}`", where, reason.status, reason.reason])
+            rows.append([reason.suite, f"`{reason.test}`", where, status, reason.reason])
     return _markdown(["suite", "test", "systems", "there", "reason"], rows)
 
 

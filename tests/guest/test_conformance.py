@@ -17,8 +17,6 @@ from tests.conformance.outcome import FAILED, PASSED, SHORT
 from tests.conformance.suites import carried_out, system
 from tests.conformance.systems import lower_file_system
 
-SYSTEMS = ("Passthrough exclusive", "Passthrough cto")
-
 LEAST = {
     "pjdfstest": 390,
     "fsx": 3,
@@ -36,8 +34,13 @@ def ext4() -> Iterator[Path]:
         yield lower
 
 
-@pytest.mark.parametrize("suite", LEAST)
-@pytest.mark.parametrize("name", SYSTEMS)
+@pytest.mark.parametrize(
+    ("name", "suite"),
+    [
+        *(("Passthrough exclusive", suite) for suite in LEAST),
+        *(("Passthrough cto", suite) for suite in ("pjdfstest", "fsx")),
+    ],
+)
 def test_suite_finds_no_unknown_difference(ext4: Path, name: str, suite: str) -> None:
     with system(name, ext4) as one:
         result = carried_out(suite, name, one, SHORT)

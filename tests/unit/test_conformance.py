@@ -182,6 +182,7 @@ def test_difference_without_a_reason_and_reason_without_a_difference_are_found()
     assert unexplained([gone._replace(status=SKIPPED)], known) != []
     assert outdated(there, known, {("fsx", SYSTEMS[2])}) == [gone]
     assert outdated(there, known, {("fsx", SYSTEMS[1])}) == []
+    assert outdated(there, [known[0]._replace(sometimes=True)], {("fsx", SYSTEMS[2])}) == []
 
 
 def test_kept_result_is_read_again(tmp_path: Path) -> None:
