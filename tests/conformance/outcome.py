@@ -51,6 +51,7 @@ class Place:
 class Amount:
     """How much a run does.
 
+    :ivar patterns: parts of the names of pjdfstest's tests; empty: all tests.
     :ivar fsx_operations: number of operations of each case of fsx.
     :ivar stressors: stressors of stress-ng; empty: its whole class ``filesystem``.
     :ivar stressor_s: how long each stressor runs, in seconds.
@@ -60,6 +61,7 @@ class Amount:
     :ivar kills: how often a process that writes to a database is killed, for each kind of journal.
     """
 
+    patterns: tuple[str, ...]
     fsx_operations: int
     stressors: tuple[str, ...]
     stressor_s: int
@@ -69,8 +71,8 @@ class Amount:
     kills: int
 
 
-SHORT = Amount(2000, ("chmod", "dentry", "hdd", "link", "rename", "xattr"), 1, (1,), 60, 3, 3)
-LONG = Amount(20_000, (), 1, (0, 1, 2, 3, 4, 5, 6), 100, 6, 15)
+SHORT = Amount((), 2000, ("chmod", "dentry", "hdd", "link", "rename", "xattr"), 1, (1,), 60, 3, 3)
+LONG = Amount((), 20_000, (), 1, (0, 1, 2, 3, 4, 5, 6), 100, 6, 15)
 
 Suite = Callable[[Place, Amount], Iterator[Outcome]]
 
@@ -82,8 +84,14 @@ class Done(NamedTuple):
     output: str
 
 
-def run(words: Sequence[str | Path], *, cwd: Path | None = None, limit_s: float) -> Done:
-    """Run a program of a suite, with all its children, for at most *limit_s* seconds."""
+def run(
+    words: Sequence[str | Path], *, cwd: Path | None = None, limit_s: float, path: str = ""
+) -> Done:
+    """Run a program of a suite, with all its children, for at most *limit_s* seconds.
+
+    :param path: directory in which programs are searched first.
+    """
+    searched = ":".join(filter(None, (path, os.environ["PATH"])))
     process = subprocess.Popen(
         [*_SANDBOX, *words],
         cwd=cwd,
@@ -91,7 +99,7 @@ def run(words: Sequence[str | Path], *, cwd: Path | None = None, limit_s: float)
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
-        env=os.environ | {"LC_ALL": "C.UTF-8", "NO_COLOR": "1"},
+        env={**os.environ, "LC_ALL": "C.UTF-8", "NO_COLOR": "1", "PATH": searched},
     )
     try:
         output, _ = process.communicate(timeout=limit_s)
