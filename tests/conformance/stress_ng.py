@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from tests.conformance.outcome import SKIPPED, Amount, Done, Outcome, Place, judged, run
 from tests.conformance.versions import program
 
-_LIMIT_S = 300
+_LIMIT_S = 180
 _SKIPPED = re.compile(r"info: +\[\d+\] (.*\bskipp(?:ing|ed)\b.*)")
 _FAULT = re.compile(r"(?:fail|error): +\[\d+\] (.*)")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from efuse.guest import kernel_log
 from tests.conformance import dbench, fs_mark, fsx, pjdfstest, sqlite, stress_ng
-from tests.conformance.outcome import FAILED, Amount, Outcome, Place, Suite
+from tests.conformance.outcome import FAILED, PASSED, Amount, Outcome, Place, Suite
 from tests.conformance.results import Result
 from tests.conformance.systems import Mounted, is_accelerated, mounted
 from tests.guest.support.running_kernel import KernelLog
@@ -46,7 +46,7 @@ def system(name: str, lower: Path) -> Iterator[Mounted]:
 
 
 def carried_out(suite: str, name: str, one: Mounted, amount: Amount) -> Result:
-    """Run *suite* on the mounted system *name*."""
+    """Run *suite* on the mounted system *name*, and print outcomes as they come."""
     log = KernelLog()
     start, before = time.monotonic(), one.answers()
     root = one.root / suite
@@ -55,7 +55,12 @@ def carried_out(suite: str, name: str, one: Mounted, amount: Amount) -> Result:
     with tempfile.TemporaryDirectory(prefix="conformance-") as scratch:
         Path(scratch).chmod(0o755)
         place = Place(root, one.lower / suite, Path(scratch))
-        outcomes = list(SUITES[suite](place, amount))
+        outcomes = []
+        for outcome in SUITES[suite](place, amount):
+            outcomes.append(outcome)
+            if outcome.status != PASSED or suite != "pjdfstest":
+                took = f"{time.monotonic() - start:.0f} s"
+                print(f"  {took:>6}  {suite}, {outcome.name}: {outcome.status}", flush=True)
     answers = one.answers() - before
     faults = [f"the kernel complained: {text}" for text in kernel_log.complaints(log.new_text())]
     if is_accelerated(name) and not answers:
