@@ -15,10 +15,11 @@ SEED = 20261128
 
 _WEIGHTS = (
     "[weights]\nread = 10.0\nwrite = 10.0\nmapread = 10.0\nmapwrite = 10.0\ntruncate = 10.0\n"
-    "close_open = 2.0\ninvalidate = 2.0\nfsync = 1.0\nfdatasync = 1.0\npunch_hole = 3.0\n"
+    "close_open = 2.0\ninvalidate = 2.0\nfsync = 1.0\nfdatasync = 1.0\n"
     "sendfile = 5.0\nposix_fadvise = 2.0\ncopy_file_range = 5.0\n"
 )
 _ALLOCATE = "posix_fallocate = 3.0\n"
+_PUNCH = "punch_hole = 3.0\n"
 
 
 class Case(NamedTuple):
@@ -29,7 +30,8 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "all operations": Case(_WEIGHTS + _ALLOCATE),
+    "all but holes": Case(_WEIGHTS + _ALLOCATE),
+    "holes": Case(_WEIGHTS + _ALLOCATE + _PUNCH, 4),
     "small file": Case(f"flen = 40000\n[opsize]\nmax = 3000\n{_WEIGHTS}{_ALLOCATE}", 4),
     # With an alignment, fsx allocates ranges of no length, which is an error.
     "whole pages": Case(f"[opsize]\nalign = 4096\n{_WEIGHTS}", 4),
