@@ -6,7 +6,7 @@ TESTS ?=
 K ?=
 export JSON K
 
-.PHONY: help setup check lint test test-unit test-host test-guest test-perf test-debug test-mutants test-package crash-replay soak man docs lint-kernel demo pictures clean
+.PHONY: help setup check lint test test-unit test-host test-guest test-perf test-debug test-mutants test-package conformance fuzz schedules crash-replay soak man docs lint-kernel demo pictures clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -46,6 +46,9 @@ crash-replay: ## crashes below eFuse mounts: what fsync(2) acknowledged must be 
 
 soak: ## eight emulated hours of mixed load: nothing may grow (root; slow; JSON=FILE)
 	@scripts/soak
+
+conformance: setup ## test suites of other projects on ext4, plain FUSE and eFuse, compared (slow)
+	@scripts/conformance
 
 lint: ## ruff and mypy
 	@.venv/bin/ruff check efuse tests docs/model docs/site

@@ -47,6 +47,7 @@ _NAVIGATION = {
         "channels",
         "model/README",
         "storage-functions",
+        "conformance",
     ],
     "Figures": ["benchmarks", "report"],
     "Develop": ["CONTRIBUTING", "verification"],

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The test suites of other projects on eFuse: the short form of ``make conformance``.
+
+``tests/conformance/differences.toml`` has the tests whose result is known to differ from that on
+ext4.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.compare import reasons
+from tests.conformance.outcome import FAILED, PASSED, SHORT, Amount
+from tests.conformance.suites import carried_out, system
+from tests.conformance.systems import lower_file_system
+
+LEAST = {
+    "pjdfstest": 396,
+    "fsx": 3,
+    "stress-ng": len(SHORT.stressors),
+    "fs_mark": len(SHORT.sync_methods),
+    "dbench": 3,
+    "sqlite": 2,
+}
+"""How many tests of a suite have to pass. A suite that does not run passes none."""
+
+ON_OPEN = dataclasses.replace(SHORT, patterns=("open::", "truncate::", "utimensat::"))
+"""The tests of pjdfstest on which ``cto`` has most effect, which are at least `LEAST_ON_OPEN`."""
+LEAST_ON_OPEN = {"pjdfstest": 75, "fsx": 3}
+
+
+@pytest.fixture(scope="module")
+def ext4() -> Iterator[Path]:
+    with lower_file_system() as lower:
+        yield lower
+
+
+@pytest.mark.parametrize("suite", LEAST)
+def test_suite_finds_no_unknown_difference_in_exclusive(ext4: Path, suite: str) -> None:
+    _check(ext4, "Passthrough exclusive", suite, SHORT, LEAST[suite])
+
+
+@pytest.mark.parametrize("suite", LEAST_ON_OPEN)
+def test_suite_finds_no_unknown_difference_in_cto(ext4: Path, suite: str) -> None:
+    _check(ext4, "Passthrough cto", suite, ON_OPEN, LEAST_ON_OPEN[suite])
+
+
+def _check(ext4: Path, name: str, suite: str, amount: Amount, least: int) -> None:
+    with system(name, ext4) as one:
+        result = carried_out(suite, name, one, amount)
+    print(f"{suite} on {name}: {result.counts()}, {result.answers} answers of the kernel")
+    known = {r.test for r in reasons() if r.suite == suite and name in r.systems}
+    failed = {o.name: o.detail for o in result.outcomes if o.status == FAILED}
+    assert not failed.keys() - known, failed
+    assert result.count(PASSED) >= least
+    assert result.answers > 0, "the kernel has answered nothing"
