@@ -60,7 +60,7 @@ class Calls:
         """Call an ioctl with a structure, whose fields are changed in most of the calls.
 
         :param racy: whether the structure may change during the call.
-        :returns: 0, or the errno.
+        :returns: what ioctl(2) returns.
         """
         if self._chance.random() < 0.6:
             self.mutator.change(name, part, self._chance.choice((1, 1, 2, 4)))
@@ -68,11 +68,10 @@ class Calls:
             number ^= 1 << self._chance.randrange(32)
         self.made[name] += 1
         address = self._address(part.encode(), racy)
-        result = _libc.ioctl(fd, ctypes.c_ulong(number), ctypes.c_void_p(address))
-        if result < 0:
-            return ctypes.get_errno()
-        self.succeeded[name] += 1
-        return 0
+        result: int = _libc.ioctl(fd, ctypes.c_ulong(number), ctypes.c_void_p(address))
+        if result >= 0:
+            self.succeeded[name] += 1
+        return result
 
     def _address(self, raw: bytes, racy: bool) -> int:
         """Return where the argument is: mostly in a page of the thread's own."""

@@ -4,7 +4,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+
+from tests.fuzz import layouts
+
+_OPCODES = """lookup getattr setattr readlink symlink mknod mkdir unlink rmdir rename link open read
+write statfs release fsync setxattr getxattr listxattr removexattr flush init opendir readdir
+releasedir fsyncdir getlk setlk setlkw access create bmap destroy ioctl poll fallocate
+readdirplus rename2 lseek copy_file_range tmpfile statx"""
+REPLIED = frozenset(_OPCODES.split())
+"""The opcodes whose replies are mutated.
+
+FORGET, BATCH_FORGET and NOTIFY_REPLY have no reply; that of INTERRUPT is mutated apart.
+SETUPMAPPING, REMOVEMAPPING and SYNCFS are sent by virtiofs alone.
+"""
+NOTIFIED = frozenset(name for name, _ in layouts.NOTIFICATIONS.values())
+"""The kinds of notifications."""
 
 
 class FoundError(AssertionError):
@@ -51,6 +67,11 @@ class Counts:
     def add(self, other: Counts) -> None:
         for name, value in vars(other).items():
             setattr(self, name, getattr(self, name) + value)
+
+    def missing(self, ioctls: Iterable[str] = ()) -> list[str]:
+        """Return what was not tried of opcodes, kinds of notifications, and *ioctls*."""
+        tried = self.mutated_opcodes() | {*self.notified} | {*self.ioctls}
+        return sorted({*REPLIED, *NOTIFIED, *ioctls} - tried)
 
     def lines(self) -> list[str]:
         """Return a summary."""

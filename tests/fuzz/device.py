@@ -72,8 +72,8 @@ class DeviceCaller(Fuzzer):
         assert part.layout is layout
         fd = self._descriptor()
         # A race for the argument could map a file to the bytes of another one.
-        failed = self.calls.call(fd, name, number, part, racy=name != "EFUSE_IOC_MAP")
-        if name == "EFUSE_IOC_NEXT" and not failed:
+        result = self.calls.call(fd, name, number, part, racy=name != "EFUSE_IOC_MAP")
+        if name == "EFUSE_IOC_NEXT" and not result:
             self._give_up(fd)
         if self._chance.random() < 0.05:
             self._renew()
@@ -100,7 +100,8 @@ class DeviceCaller(Fuzzer):
         fcntl.ioctl(fd, FUSE_DEV_IOC_CLONE, struct.pack("=I", self._target.fd))
 
     def _nodeid(self) -> int:
-        return self._chance.choice((*tree.FILES.values(), *tree.FILES.values(), *tree.OPEN))
+        nodeids: list[int] = [*tree.FILES.values()] * 2 + [*tree.OPEN]
+        return self._chance.choice(nodeids)
 
     # The arguments of each ioctl, which are right.
 

@@ -7,26 +7,12 @@ import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.fuzz import layouts
 from tests.fuzz.counts import Counts
 from tests.fuzz.session import INIT_MODE, MODES, Mode, Session, loop_device
 
 INIT_MOUNTS = 6
 """Mounts in a row whose INIT is answered wrongly."""
 _INIT_S = 0.3
-
-_OPCODES = """lookup getattr setattr readlink symlink mknod mkdir unlink rmdir rename link open read
-write statfs release fsync setxattr getxattr listxattr removexattr flush init opendir readdir
-releasedir fsyncdir getlk setlk setlkw access create bmap destroy ioctl poll fallocate
-readdirplus rename2 lseek copy_file_range tmpfile statx"""
-REPLIED = frozenset(_OPCODES.split())
-"""The opcodes whose replies are mutated.
-
-FORGET, BATCH_FORGET and NOTIFY_REPLY have no reply; that of INTERRUPT is mutated apart.
-SETUPMAPPING, REMOVEMAPPING and SYNCFS are sent by virtiofs alone.
-"""
-NOTIFIED = frozenset(name for name, _ in layouts.NOTIFICATIONS.values())
-"""The kinds of notifications."""
 
 
 class Run:

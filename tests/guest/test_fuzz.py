@@ -9,20 +9,44 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from efuse.module import live
+from tests.fuzz import health
+from tests.fuzz.layouts import DEVICE_IOCTLS, STORAGE_IOCTLS
 from tests.fuzz.run import Run
+from tests.fuzz.session import MODES
+from tests.fuzz.storage_run import fuzz_storage
 
 SECONDS = float(os.environ.get("EFUSE_FUZZ_S", "4"))
 SEED = int(os.environ.get("EFUSE_FUZZ_SEED", "1"))
+MOST_TURNS = 6
+"""Most mounts of each mode. On a slow machine one is not enough to try everything."""
 
 
 def test_mount_of_a_lying_daemon_returns_only_bytes_of_the_file(
-    mountpoint: Path, lower: Path
+    mountpoint: Path, lower: Path, module_file: Path
 ) -> None:
-    """Each mode is fuzzed once, and more often until everything was tried."""
+    """The callers end, a fresh mount works, and the module can be unloaded."""
     run = Run(mountpoint, lower, SEED)
-    for mode, counts in run.modes(SECONDS):
-        if mode.handlers:
-            assert counts.hits > 0, f"{mode.name}: the kernel answered nothing"
-        if run.counts.mounts > 5:
+    answered = set()
+    for mounts, (mode, counts) in enumerate(run.modes(SECONDS), 1):
+        if counts.hits:
+            answered.add(mode.name)
+        turns, rest = divmod(mounts, len(MODES) + 1)
+        if not rest and (not run.counts.missing(DEVICE_IOCTLS) or turns == MOST_TURNS):
             break
+    health.check_no_task_hangs()
+    health.check_mount(mountpoint)
+    live.unload()
+    live.load(module_file)
     print("\n".join(run.counts.lines()))
+    assert not run.counts.missing(DEVICE_IOCTLS)
+    assert {mode.name for mode in MODES if mode.handlers} <= answered
+    assert {*run.counts.succeeded} >= {*DEVICE_IOCTLS}
+    assert {*run.counts.carried_out} >= {"inval_inode", "inval_entry", "store", "retrieve"}
+    assert run.counts.checked > 0
+
+
+def test_storage_functions_are_right_after_wrong_ioctls(tmp_path: Path) -> None:
+    counts = fuzz_storage(tmp_path, f"{SEED} csd", SECONDS)
+    print("\n".join(counts.lines()))
+    assert {*counts.ioctls} == {*STORAGE_IOCTLS} == {*counts.succeeded}
