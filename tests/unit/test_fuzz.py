@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import subprocess
 from pathlib import Path
@@ -152,3 +153,15 @@ def test_script_explains_its_options(words: list[str], status: int, printed: str
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert done.returncode == status
     assert printed in done.stdout + done.stderr
+
+
+def test_commands_of_the_document_have_options_of_the_script() -> None:
+    text = (_ROOT / "docs/verification.md").read_text()
+    helped = subprocess.run([_ROOT / "scripts/fuzz", "--help"], capture_output=True, text=True)
+    options = set(re.findall(r"--\w+", helped.stdout.partition("\n")[0]))
+    lines = re.findall(r"^# scripts/fuzz(.*?)(?: {2,}#.*)?$", text, re.MULTILINE)
+    assert len(lines) >= 3
+    for line in lines:
+        words = line.split()
+        assert set(words[::2]) <= options
+        assert not set(words[1::2]) & options
