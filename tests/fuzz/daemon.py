@@ -25,6 +25,9 @@ from tests.guest.support.wire import Request
 
 _NO_REPLY = ("forget", "batch_forget", "notify_reply")
 _LONGEST_LATE = 16
+# What read(2) fails with if another thread took the request, if the request ended meanwhile, or if
+# the reply to INIT has promised a larger buffer than this daemon has.
+_UNREADABLE = (errno.EAGAIN, errno.EINTR, errno.ENOENT, errno.EIO, errno.EINVAL)
 
 
 class Worker(Fuzzer):
@@ -50,6 +53,7 @@ class Worker(Fuzzer):
         self._fd, self._channel, self._share = fd, channel, share
         self._late: deque[tuple[int, list[bytes], int]] = deque()
         self._slot = NO_SLOT
+        self._buffer = bytearray(1 << 18)
         self.mutator = ReplyMutator(chance, lambda: shared.another(chance))
         self.requests: Counter[str] = Counter()
 
@@ -65,7 +69,7 @@ class Worker(Fuzzer):
         except OSError as error:
             if error.errno in ENDED:
                 return False
-            assert error.errno in (errno.EAGAIN, errno.EINTR, errno.ENOENT, errno.EIO), error
+            assert error.errno in _UNREADABLE, error
             request = None
         except struct.error:  # Another thread freed the slot, which is being filled again.
             return True
@@ -93,7 +97,10 @@ class Worker(Fuzzer):
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
         # Late replies are sent if no request comes meanwhile.
-        return wire.parse(os.read(self._fd, 1 << 20)) if poll.poll(20) else None
+        if not poll.poll(20):
+            return None
+        length = os.readv(self._fd, [self._buffer])
+        return wire.parse(bytes(memoryview(self._buffer)[:length]))
 
     def _check(self, request: Request) -> None:
         """Check that the kernel sends only bytes of the file that the request is about."""

@@ -38,6 +38,22 @@ class Target:
 
     def __init__(self, fd: int, channels: list[Channel], backing: dict[int, int]) -> None:
         self.fd, self.channels, self.backing = fd, channels, backing
+        self._rooms = {c.fd: (c.slot_size, c.memory) for c in channels}
+
+    def made(self, fd: int, slots: int, slot_size: int) -> None:
+        """Map the slots of a new channel."""
+        with suppress(OSError, ValueError):  # Another thread may have changed the argument.
+            self._rooms[fd] = slot_size, mmap.mmap(fd, 2 * slots * slot_size)
+
+    def closed(self, fd: int) -> None:
+        """Note that a descriptor is closed."""
+        self._rooms.pop(fd, None)
+
+    def request(self, fd: int, slot: int, length: int) -> bytes:
+        """Return the request in a slot of a channel, or nothing if that is not known."""
+        slot_size, memory = self._rooms.get(fd, (0, b""))
+        at = 2 * slot * slot_size + REQUEST_START
+        return bytes(memory[at : at + length])
 
 
 class DeviceCaller(Fuzzer):
@@ -73,6 +89,8 @@ class DeviceCaller(Fuzzer):
         fd = self._descriptor()
         # A race for the argument could map a file to the bytes of another one.
         result = self.calls.call(fd, name, number, part, racy=name != "EFUSE_IOC_MAP")
+        if name == "EFUSE_IOC_CHANNEL" and not result:
+            self._target.made(fd, part.values["slots"], part.values["slot_size"])
         if name == "EFUSE_IOC_NEXT" and not result:
             self._give_up(fd)
         if self._chance.random() < 0.05:
@@ -93,7 +111,9 @@ class DeviceCaller(Fuzzer):
     def _renew(self) -> None:
         """Open the device again for the mount, or close such a descriptor."""
         if len(self._own) > 2:
-            os.close(self._own.pop(0))
+            oldest = self._own.pop(0)
+            self._target.closed(oldest)
+            os.close(oldest)
             return
         fd = os.open("/dev/efuse", os.O_RDWR | os.O_CLOEXEC)
         self._own.append(fd)
@@ -151,14 +171,9 @@ class DeviceCaller(Fuzzer):
     def _give_up(self, fd: int) -> None:
         """Fail the request that EFUSE_IOC_NEXT brought, if it is known where it is."""
         slot, length, _, _, flags = _NEXT.unpack(self.calls.memory.get(_NEXT.size))
-        channel = next((c for c in self._target.channels if c.fd == fd), None)
-        if flags == _REPLY_ONLY or channel is None or length > _ROOM:
+        if flags == _REPLY_ONLY or length > _ROOM:
             return
-        if slot == NO_SLOT:
-            raw = self._room[:length]
-        else:
-            at = 2 * slot * channel.slot_size + REQUEST_START
-            raw = channel.memory[at : at + length]
+        raw = self._room[:length] if slot == NO_SLOT else self._target.request(fd, slot, length)
         with suppress(struct.error):  # It was not the thread's own memory that was used.
             self._fail(fd, wire.parse(raw).unique)
 

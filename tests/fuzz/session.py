@@ -273,12 +273,14 @@ class Session:
         assert self._connection
         stats = self._connection.path / "stats"
         self.counts.hits = sum(int(path.read_text()) for path in stats.glob("*/hits"))
-        if self._mode.unmounts and callers.wait(_ORDERLY_S):
-            unmount(str(self._mountpoint))
-            self._mounted = False
-        else:
-            self._connection.abort()
-        self._shared.stop.set()
+        try:
+            if self._mode.unmounts and callers.wait(_ORDERLY_S):
+                unmount(str(self._mountpoint))
+                self._mounted = False
+        finally:
+            if self._mounted:
+                self._connection.abort()
+            self._shared.stop.set()
 
     def close(self) -> None:
         """Unmount, and close everything."""
