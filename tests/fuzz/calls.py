@@ -15,7 +15,6 @@ import select
 import stat
 import struct
 from collections.abc import Callable
-from contextlib import suppress
 from random import Random
 
 from tests.fuzz import tree
@@ -36,20 +35,34 @@ class ForeignBytesError(Exception):
     """A caller got bytes that the daemon has not sent for its file."""
 
 
-class Settled:
+class _Caller:
+    """Chooses what to call. Kinds of calls take turns, so that none is left out for long."""
+
+    def __init__(self, chance: Random, root: str) -> None:
+        self._chance, self._root = chance, root
+        self._turns: dict[str, int] = {}
+
+    def _turn(self, name: str, kinds: int) -> int:
+        """Return the number of the kind whose turn it is, of *kinds*."""
+        turn = self._turns.get(name, self._chance.randrange(kinds)) % kinds
+        self._turns[name] = turn + 1
+        return turn
+
+
+class Settled(_Caller):
     """Calls on one of the settled files. All that they write is the byte of the file.
 
     :ivar checked: number of the bytes that were read and compared.
     """
 
     def __init__(self, chance: Random, root: str) -> None:
-        self._chance, self._root = chance, root
+        super().__init__(chance, root)
         self.checked = 0
 
     def some(self) -> None:
         """Make the calls of one kind."""
         name, nodeid = self._chance.choice([*tree.FILES.items()])
-        call = self._chance.choice(_SETTLED)
+        call = _SETTLED[self._turn("some", len(_SETTLED))]
         call(self, f"{self._root}/{name}", nodeid)
 
     def _check(self, what: str, nodeid: int, data: bytes) -> None:
@@ -121,12 +134,12 @@ class Settled:
 
     def attributes(self, path: str, nodeid: int) -> None:
         os.stat(path)
-        mask = self._chance.choice((_BASIC, _BTIME))
+        mask = (_BASIC, _BTIME)[self._turn("mask", 2)]
         flags = _AT_NO_FOLLOW | self._chance.choice(_STATX_FLAGS)
         buffer = ctypes.create_string_buffer(256)
         _libc.statx(_AT_FDCWD, path.encode(), flags, mask, buffer)
         os.access(path, self._chance.randrange(8))
-        change = self._chance.randrange(4)
+        change = self._turn("attributes", 4)
         if change == 0:
             os.chmod(path, 0o600 | self._chance.getrandbits(6))
         elif change == 1:
@@ -135,24 +148,28 @@ class Settled:
             os.chown(path, self._chance.randrange(5), 0)
 
     def sizes(self, path: str, nodeid: int) -> None:
-        if self._chance.random() < 0.4:
+        kind = self._turn("sizes", 4)
+        if kind == 0:
             os.truncate(path, self._chance.choice((0, 1, 4096, 9000, tree.SIZE, 1 << 33)))
         truncates = self._chance.choice((0, os.O_TRUNC))
         fd = os.open(path, os.O_RDWR | truncates)
         try:
-            mode = self._chance.choice((0, 1, 3, 0x10))
-            _libc.fallocate(fd, mode, ctypes.c_long(4096), ctypes.c_long(8192))
-            for whence in (os.SEEK_DATA, os.SEEK_HOLE, os.SEEK_END):
+            if kind == 1:
+                mode = self._chance.choice((0, 1, 3, 0x10))
+                _libc.fallocate(fd, mode, ctypes.c_long(4096), ctypes.c_long(8192))
+            elif kind == 2:
+                whence = self._chance.choice((os.SEEK_DATA, os.SEEK_HOLE, os.SEEK_END))
                 os.lseek(fd, self._chance.choice((0, 4096, 1 << 20)), whence)
-            # Within one file: FUSE may carry it out itself, by reading and writing.
-            os.copy_file_range(fd, fd, 4096, offset_src=0, offset_dst=8192)
-            self._check("read after copy", nodeid, os.pread(fd, 20000, 0))
+            else:
+                # Within one file: the kernel may carry it out by reading and writing.
+                os.copy_file_range(fd, fd, 4096, offset_src=0, offset_dst=8192)
+            self._check("read after a change", nodeid, os.pread(fd, 20000, 0))
         finally:
             os.close(fd)
 
     def xattrs(self, path: str, nodeid: int) -> None:
         name = self._chance.choice(("user.a", "user.b", "system.posix_acl_access", "security.x"))
-        change = self._chance.randrange(4)
+        change = self._turn("xattrs", 4)
         if change == 0:
             os.setxattr(path, name, tree.fill(nodeid, self._chance.choice((0, 10, 900, 5000))))
         elif change == 1:
@@ -166,8 +183,9 @@ class Settled:
     def locks(self, path: str, nodeid: int) -> None:
         fd = os.open(path, os.O_RDWR)
         try:
-            lock = struct.pack("hhqqi", self._chance.choice(_LOCKS), 0, 0, 100, 0)
-            command = self._chance.choice((fcntl.F_SETLK, fcntl.F_SETLKW, fcntl.F_GETLK))
+            command = (fcntl.F_SETLK, fcntl.F_SETLKW, fcntl.F_GETLK)[self._turn("locks", 3)]
+            kinds = _LOCKS[:2] if command == fcntl.F_GETLK else _LOCKS
+            lock = struct.pack("hhqqi", self._chance.choice(kinds), 0, 0, 100, 0)
             fcntl.fcntl(fd, command, lock)
             fcntl.fcntl(fd, _F_OFD_SETLK, struct.pack("hhqqi", fcntl.F_WRLCK, 0, 0, 9, 0))
             fcntl.flock(fd, self._chance.choice((fcntl.LOCK_SH, fcntl.LOCK_UN)))
@@ -177,12 +195,15 @@ class Settled:
     def others(self, path: str, nodeid: int) -> None:
         fd = os.open(path, os.O_RDONLY)
         try:
-            poll = select.poll()
-            poll.register(fd, select.POLLIN | select.POLLPRI)
-            poll.poll(self._chance.choice((0, 0, 30)))
-            with suppress(OSError):
+            kind = self._turn("others", 3)
+            if kind == 0:
+                poll = select.poll()
+                poll.register(fd, select.POLLIN | select.POLLPRI)
+                poll.poll(self._chance.choice((0, 0, 30)))
+            elif kind == 1:
                 fcntl.ioctl(fd, self._chance.choice(_IOCTLS), bytearray(64))
-            fcntl.ioctl(fd, _FIBMAP, bytearray(4))
+            else:
+                fcntl.ioctl(fd, _FIBMAP, bytearray(4))
         finally:
             os.close(fd)
 
@@ -200,27 +221,26 @@ _SETTLED: list[Callable[[Settled, str, int], None]] = [
 ]
 
 
-class Open:
+class Open(_Caller):
     """Calls on names that may lead anywhere. A file that they read is filled with one byte."""
-
-    def __init__(self, chance: Random, root: str) -> None:
-        self._chance, self._root = chance, root
 
     def some(self) -> None:
         """Make the calls of one kind."""
-        self._chance.choice(_OPEN)(self)
+        _OPEN[self._turn("some", len(_OPEN))](self)
 
     def _path(self) -> str:
         below = self._chance.choice(("", "", "d/", "w1/"))
         return f"{self._root}/{below}{self._chance.choice(tree.NAMES)}"
 
     def list(self) -> None:
-        path = self._chance.choice((self._root, f"{self._root}/d", self._path()))
+        path = (self._root, f"{self._root}/d", self._path())[self._turn("list", 3)]
         with os.scandir(path) as entries:
             for entry in entries:
                 if self._chance.random() < 0.3:
                     entry.stat(follow_symlinks=False)
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+
+    def sync(self) -> None:
+        fd = os.open((self._root, f"{self._root}/d")[self._turn("sync", 2)], os.O_RDONLY)
         try:
             os.fsync(fd)
         finally:
@@ -238,7 +258,7 @@ class Open:
 
     def make(self) -> None:
         path = self._path()
-        kind = self._chance.randrange(6)
+        kind = self._turn("make", 6)
         if kind == 0:
             os.mkdir(path, 0o755)
         elif kind == 1:
@@ -255,10 +275,10 @@ class Open:
         os.close(os.open(self._root, os.O_TMPFILE | os.O_RDWR, 0o600))
 
     def remove(self) -> None:
-        self._chance.choice((os.unlink, os.rmdir))(self._path())
+        (os.unlink, os.rmdir)[self._turn("remove", 2)](self._path())
 
     def rename(self) -> None:
-        flags = self._chance.choice(_RENAME_FLAGS)
+        flags = _RENAME_FLAGS[self._turn("rename", len(_RENAME_FLAGS))]
         one, other = self._path().encode(), self._path().encode()
         _libc.renameat2(_AT_FDCWD, one, _AT_FDCWD, other, flags)
 
@@ -278,5 +298,5 @@ class Open:
 
 _OPEN: list[Callable[[Open], None]] = [
     *(Open.list, Open.read, Open.read, Open.make, Open.make, Open.make_nameless, Open.remove),
-    *(Open.rename, Open.volume, Open.drop),
+    *(Open.rename, Open.sync, Open.volume, Open.drop),
 ]

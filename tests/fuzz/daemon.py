@@ -125,7 +125,9 @@ class Worker(Fuzzer):
         except OSError as error:
             self._finish(request.unique, [], error.errno or errno.EIO)
             return
-        if self._chance.random() >= self._share:
+        # The first reply to each opcode is always mutated, since some requests are rare.
+        is_first = self.requests[request.opcode] == 1
+        if self._chance.random() >= self._share and not is_first:
             self._finish(request.unique, [wire.reply(request.unique, 0, answer.encode())], 0)
             return
         self._mutate(request, answer)

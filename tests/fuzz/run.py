@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.fuzz.counts import Counts
+from tests.fuzz.layouts import DEVICE_IOCTLS
 from tests.fuzz.session import INIT_MODE, MODES, Mode, Session, loop_device
 
 INIT_MOUNTS = 6
@@ -63,5 +64,6 @@ class Run:
         finally:
             session.close()
             self.counts.add(session.counts)
-        self._say(f"seed {seed}: " + session.counts.lines()[0])
+        left = " ".join(self.counts.missing(DEVICE_IOCTLS))
+        self._say(f"seed {seed}: {session.counts.lines()[0]}; not tried yet: {left or 'nothing'}")
         return session.counts

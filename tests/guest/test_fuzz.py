@@ -18,7 +18,7 @@ from tests.fuzz.storage_run import fuzz_storage
 
 SECONDS = float(os.environ.get("EFUSE_FUZZ_S", "4"))
 SEED = int(os.environ.get("EFUSE_FUZZ_SEED", "1"))
-MOST_TURNS = 6
+MOST_TURNS = 4
 """Most mounts of each mode. On a slow machine one is not enough to try everything."""
 
 
