@@ -28,7 +28,7 @@ class AttributeWriter(Fuzzer):
     :ivar accepted: number of those that the kernel accepted.
     """
 
-    PAUSE_S = 0.02
+    PAUSE_S = 0.04
 
     def __init__(self, shared: Shared, directory: Path, chance: Random) -> None:
         super().__init__(shared, chance)

@@ -257,7 +257,7 @@ class Open(_Caller):
             raise ForeignBytesError(f"read of a file returned bytes {found}")
 
     def make(self) -> None:
-        path = self._path()
+        path = f"{self._root}/{self._chance.choice(tree.ABSENT)}"
         kind = self._turn("make", 6)
         if kind == 0:
             os.mkdir(path, 0o755)
@@ -275,11 +275,15 @@ class Open(_Caller):
         os.close(os.open(self._root, os.O_TMPFILE | os.O_RDWR, 0o600))
 
     def remove(self) -> None:
-        (os.unlink, os.rmdir)[self._turn("remove", 2)](self._path())
+        if self._turn("remove", 2):
+            os.unlink(self._path())
+        else:
+            os.rmdir(f"{self._root}/{self._chance.choice(tree.NAMES[1::4])}")
 
     def rename(self) -> None:
         flags = _RENAME_FLAGS[self._turn("rename", len(_RENAME_FLAGS))]
-        one, other = self._path().encode(), self._path().encode()
+        one = self._path().encode()
+        other = f"{self._root}/{self._chance.choice(tree.NAMES + tree.ABSENT)}".encode()
         _libc.renameat2(_AT_FDCWD, one, _AT_FDCWD, other, flags)
 
     def volume(self) -> None:

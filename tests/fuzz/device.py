@@ -59,7 +59,7 @@ class Target:
 class DeviceCaller(Fuzzer):
     """Calls ioctls until the mount ends, on descriptors of the mount and on others."""
 
-    PAUSE_S = 0.002
+    PAUSE_S = 0.005
 
     def __init__(self, shared: Shared, target: Target, chance: Random, common: Memory) -> None:
         super().__init__(shared, chance)

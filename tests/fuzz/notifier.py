@@ -28,7 +28,7 @@ class Notifier(Fuzzer):
     :ivar done: number of those that the kernel carried out.
     """
 
-    PAUSE_S = 0.003
+    PAUSE_S = 0.008
 
     def __init__(self, shared: Shared, fd: int, chance: Random) -> None:
         super().__init__(shared, chance)

@@ -45,7 +45,7 @@ _ORDERLY_S = 5.0
 """Time that callers have to end by themselves, before the mount is aborted."""
 _USUAL = (
     *(wire.FUSE_ASYNC_READ, wire.FUSE_ATOMIC_O_TRUNC, wire.FUSE_BIG_WRITES),
-    *(wire.FUSE_AUTO_INVAL_DATA, wire.FUSE_DO_READDIRPLUS, wire.FUSE_PARALLEL_DIROPS),
+    *(wire.FUSE_AUTO_INVAL_DATA, wire.FUSE_PARALLEL_DIROPS),
     *(wire.FUSE_MAX_PAGES, wire.FUSE_POSIX_LOCKS, wire.FUSE_FLOCK_LOCKS, wire.FUSE_INIT_EXT),
 )
 _POSIX_ACL, _RESEND = 1 << 20, 1 << 39
@@ -81,12 +81,18 @@ class Mode:
 
 MODES = (
     Mode("device"),
-    Mode("channels", "exclusive", handlers=True, channels=True),
+    Mode(
+        "channels",
+        "exclusive",
+        handlers=True,
+        channels=True,
+        init_flags=wire.FUSE_DO_READDIRPLUS,
+    ),
     Mode(
         "write-back",
         "cto",
         handlers=True,
-        init_flags=wire.FUSE_WRITEBACK_CACHE | _POSIX_ACL,
+        init_flags=wire.FUSE_WRITEBACK_CACHE | wire.FUSE_DO_READDIRPLUS | _POSIX_ACL,
         options=("default_permissions",),
         unmounts=True,
     ),

@@ -49,15 +49,17 @@ def _fuzz(paths: list[Path], seed: str, seconds: float) -> Counts:
             StorageCaller(shared, Random(f"{seed} {number}"), paths, common)
             for number in range(THREADS)
         ]
-        with ThreadPoolExecutor(THREADS) as pool:
-            working = [pool.submit(caller.work) for caller in callers]
-            wait(working, seconds, FIRST_EXCEPTION)
-            shared.stop.set()
-            for each in working:
-                each.result(_DEADLINE_S)
-        for caller in callers:
-            caller.add_to(counts)
-            caller.close()
+        try:
+            with ThreadPoolExecutor(THREADS) as pool:
+                working = [pool.submit(caller.work) for caller in callers]
+                wait(working, seconds, FIRST_EXCEPTION)
+                shared.stop.set()
+                for each in working:
+                    each.result(_DEADLINE_S)
+        finally:
+            for caller in callers:
+                caller.add_to(counts)
+                caller.close()
         call = Count(b"a")
         for place in (Place.KERNEL, Place.DEVICE):
             assert result(call, paths[0], place)[0] == call.reference(_DATA)

@@ -34,6 +34,8 @@ OPEN = range(16, 40)
 """Nodeids of the other inodes. The lowest two bits tell the type."""
 NAMES = [f"w{number}" for number in range(8)]
 """Names that are not settled. They exist in each directory, or do not."""
+ABSENT = [f"n{number}" for number in range(4)]
+"""Names that a right reply says not to exist, so that files can be made."""
 SIZE = 3 * 4096 + 100
 """Size of each regular file."""
 TARGET = b"target-of-the-settled-link/" * 3
@@ -117,13 +119,16 @@ class Tree:
 
     def _entry(self, request: Request, name: bytes) -> Answer:
         nodeid = SETTLED.get((request.nodeid, name))
-        if nodeid is None and request.opcode == "lookup" and self._chance.random() < 0.3:
+        is_absent = name.decode(errors="replace") in ABSENT or self._chance.random() < 0.2
+        if nodeid is None and request.opcode == "lookup" and is_absent:
             raise OSError(errno.ENOENT, "it does not exist")
-        return Answer([self._entry_part(nodeid)], settled=nodeid is not None)
+        return Answer([self._entry_part(nodeid, name)], settled=nodeid is not None)
 
-    def _entry_part(self, nodeid: int | None) -> Part:
+    def _entry_part(self, nodeid: int | None, name: bytes) -> Part:
+        """Return an entry. The last digit of an open name tells the type of its inode."""
         fixed = frozenset(("nodeid",)) if nodeid else frozenset[str]()
-        nodeid = nodeid or self._chance.choice(OPEN)
+        kind = int(name[1:]) & 3 if name[1:].isdigit() else 0
+        nodeid = nodeid or self._chance.choice(OPEN[kind::4])
         valid = self._chance.choice((0, 0, 1, 3600))
         values = {"nodeid": nodeid, "entry_valid": valid, "attr_valid": valid}
         return Part(layouts.ENTRY, values | attributes(nodeid), fixed=fixed)
@@ -200,7 +205,7 @@ class Tree:
         parts: list[Part] = []
         for offset in range(request.offset, len(names)):
             nodeid = SETTLED.get((request.nodeid, names[offset]))
-            entry = self._entry_part(nodeid)
+            entry = self._entry_part(nodeid, names[offset])
             values = {"d_ino": 1000 + offset, "d_off": offset + 1, "namelen": len(names[offset])}
             values["d_type"] = mode_of(entry.values["nodeid"]) >> 12
             layout = layouts.DIRENTPLUS if is_plus else layouts.DIRENT
