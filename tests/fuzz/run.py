@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 from tests.fuzz.counts import Counts
@@ -33,7 +33,7 @@ class Run:
 
     def modes(
         self, seconds: float, is_content: Callable[[], bool] = lambda: True
-    ) -> Iterator[tuple[Mode, Counts]]:
+    ) -> Generator[tuple[Mode, Counts], None, None]:
         """Fuzz a mount of each mode in turn, again and again; yield what was done in each.
 
         :param seconds: duration of each mount.

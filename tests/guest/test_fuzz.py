@@ -6,6 +6,7 @@ EFUSE_FUZZ_S is the duration of each mode in seconds, EFUSE_FUZZ_SEED the seed.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -28,12 +29,13 @@ def test_mount_of_a_lying_daemon_returns_only_bytes_of_the_file(
     """The callers end, a fresh mount works, and the module can be unloaded."""
     run = Run(mountpoint, lower, SEED)
     answered = set()
-    for mounts, (mode, counts) in enumerate(run.modes(SECONDS), 1):
-        if counts.hits:
-            answered.add(mode.name)
-        turns, rest = divmod(mounts, len(MODES) + 1)
-        if not rest and (not run.counts.missing(DEVICE_IOCTLS) or turns == MOST_TURNS):
-            break
+    with contextlib.closing(run.modes(SECONDS)) as modes:
+        for mounts, (mode, counts) in enumerate(modes, 1):
+            if counts.hits:
+                answered.add(mode.name)
+            turns, rest = divmod(mounts, len(MODES) + 1)
+            if not rest and (not run.counts.missing(DEVICE_IOCTLS) or turns == MOST_TURNS):
+                break
     health.check_no_task_hangs()
     health.check_mount(mountpoint)
     live.unload()
