@@ -15,6 +15,7 @@ import select
 import stat
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 
 from tests.fuzz import tree
@@ -24,7 +25,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _AT_FDCWD, _AT_NO_FOLLOW = -100, 0x100
 _STATX_FLAGS = (0, 0x2000, 0x4000)
 _BASIC, _BTIME = 0x7FF, 0xFFF
-_RENAME_FLAGS = (0, 1, 2, 4)
+_RENAME_FLAGS = (0, 1, 0, 2, 0, 4)
 _FIBMAP = 1
 _LOCKS = (fcntl.F_RDLCK, fcntl.F_WRLCK, fcntl.F_UNLCK)
 _F_OFD_SETLK = 37
@@ -195,15 +196,14 @@ class Settled(_Caller):
     def others(self, path: str, nodeid: int) -> None:
         fd = os.open(path, os.O_RDONLY)
         try:
-            kind = self._turn("others", 3)
-            if kind == 0:
+            with suppress(OSError):  # Only a mount with a block device can tell.
+                fcntl.ioctl(fd, _FIBMAP, bytearray(4))
+            if self._turn("others", 2):
                 poll = select.poll()
                 poll.register(fd, select.POLLIN | select.POLLPRI)
                 poll.poll(self._chance.choice((0, 0, 30)))
-            elif kind == 1:
-                fcntl.ioctl(fd, self._chance.choice(_IOCTLS), bytearray(64))
             else:
-                fcntl.ioctl(fd, _FIBMAP, bytearray(4))
+                fcntl.ioctl(fd, self._chance.choice(_IOCTLS), bytearray(64))
         finally:
             os.close(fd)
 

@@ -25,6 +25,7 @@ from tests.guest.support.wire import Request
 
 _NO_REPLY = ("forget", "batch_forget", "notify_reply")
 _LONGEST_LATE = 16
+_LATE_S = 0.03
 # What read(2) fails with if another thread took the request, if the request ended meanwhile, or if
 # the reply to INIT has promised a larger buffer than this daemon has.
 _UNREADABLE = (errno.EAGAIN, errno.EINTR, errno.ENOENT, errno.EIO, errno.EINVAL)
@@ -138,11 +139,12 @@ class Worker(Fuzzer):
             self._shared.begin(request.unique)
         messages, late = self.mutator.mutated(request, answer)
         number = self._chance.choice((errno.EIO, errno.ENOENT, errno.EINTR))
-        if late:
-            self._return_slot()
+        if late and self._channel:  # No other request may come that would end the delay.
+            self._shared.stop.wait(_LATE_S)
+        elif late:
             self._late.append((request.unique, messages, number))
-        else:
-            self._finish(request.unique, messages, number)
+            return
+        self._finish(request.unique, messages, number)
 
     def _finish(self, unique: int, messages: list[bytes], number: int) -> None:
         """Send messages, then an error in case that none of them has answered the request."""

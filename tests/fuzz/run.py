@@ -11,7 +11,7 @@ from tests.fuzz.counts import Counts
 from tests.fuzz.layouts import DEVICE_IOCTLS
 from tests.fuzz.session import INIT_MODE, MODES, Mode, Session, loop_device
 
-INIT_MOUNTS = 6
+INIT_MOUNTS = 4
 """Mounts in a row whose INIT is answered wrongly."""
 _INIT_S = 0.3
 
