@@ -38,6 +38,9 @@ test-debug: ## the guest tests (or TESTS=...) in a kernel that checks itself (sl
 test-mutants: ## break one rule of the module at a time: the guest tests must notice (slow)
 	@.venv/bin/python -m tests.mutants
 
+fuzz: ## ten minutes of wrong replies, notifications and ioctls, in a kernel that finds data races (slow)
+	@scripts/fuzz --seconds 600 --kernel kcsan
+
 test-package: ## build the Debian package, install it by DKMS in a clean root (root; cached)
 	@scripts/test-package
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -92,3 +93,19 @@ def test_status_of_a_debug_run_tells_leaks_missing_checks_and_failed_tests(
     done = subprocess.CompletedProcess([], tests)
     monkeypatch.setattr(subprocess, "run", lambda *_args, **_kwargs: done)
     assert test_debug.main() == status
+
+
+def test_debugging_kernel_of_an_unknown_kind_fails() -> None:
+    script = Path(__file__).parents[2] / "scripts/debug-kernel"
+    done = subprocess.run([script, "kmsan"], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "there is no kernel kmsan" in done.stderr
+
+
+def test_no_symbol_is_in_two_fragments_of_a_configuration() -> None:
+    directory = Path(__file__).parents[1] / "debug"
+    common, *kinds = (
+        set(re.findall(r"^(?:# )?(CONFIG_\w+)", (directory / f"{name}.config").read_text(), re.M))
+        for name in ("kernel", "kasan", "kcsan")
+    )
+    assert all(kind and not kind & common for kind in kinds)

@@ -46,14 +46,22 @@ OPCODES = {
     34: "access",
     35: "create",
     36: "interrupt",
+    37: "bmap",
     38: "destroy",
     39: "ioctl",
+    40: "poll",
+    41: "notify_reply",
     42: "batch_forget",
     43: "fallocate",
     44: "readdirplus",
     45: "rename2",
     46: "lseek",
     47: "copy_file_range",
+    48: "setupmapping",
+    49: "removemapping",
+    50: "syncfs",
+    51: "tmpfile",
+    52: "statx",
     53: "copy_file_range_64",
 }
 
@@ -75,6 +83,7 @@ _IN = struct.Struct("=IIQQIIIHH")
 _OUT = struct.Struct("=IiQ")
 
 _COPY = ("=QQQQQQQ", ("fh", "offset", "nodeid_out", "", "off_out", "length", "flags"))
+_LOCK = ("=QQQQIIII", ("fh", "owner", "start", "end", "type", "pid", "flags", ""))
 
 # The fixed part of requests, which precedes names or data: layout and names of the fields.
 _FIXED = {
@@ -94,6 +103,7 @@ _FIXED = {
     "open": ("=II", ("flags", "")),
     "opendir": ("=II", ("flags", "")),
     "create": ("=IIII", ("flags", "mode", "umask", "")),
+    "tmpfile": ("=IIII", ("flags", "mode", "umask", "")),
     "read": ("=QQIIQII", ("fh", "offset", "size", "", "", "", "")),
     "readdir": ("=QQIIQII", ("fh", "offset", "size", "", "", "", "")),
     "readdirplus": ("=QQIIQII", ("fh", "offset", "size", "", "", "", "")),
@@ -113,7 +123,15 @@ _FIXED = {
     "fallocate": ("=QQQII", ("fh", "offset", "length", "mode", "")),
     "copy_file_range": _COPY,
     "copy_file_range_64": _COPY,
-    "setlk": ("=QQQQIIII", ("fh", "owner", "start", "end", "type", "pid", "flags", "")),
+    "getlk": _LOCK,
+    "setlk": _LOCK,
+    "setlkw": _LOCK,
+    "bmap": ("=QII", ("block", "blocksize", "")),
+    "ioctl": ("=QIIQII", ("fh", "flags", "cmd", "arg", "in_size", "out_size")),
+    "poll": ("=QQII", ("fh", "kh", "flags", "events")),
+    "lseek": ("=QQII", ("fh", "offset", "whence", "")),
+    "notify_reply": ("=QQIIQQ", ("", "offset", "size", "", "", "")),
+    "statx": ("=IIQII", ("flags", "", "fh", "sx_flags", "sx_mask")),
     "init": ("=IIII", ("major", "minor", "max_readahead", "flags")),
 }  # fmt: skip
 
@@ -154,7 +172,7 @@ class Request:
         if self.opcode == "setxattr":
             return self.rest.partition(b"\0")[0]
         named = "lookup mknod mkdir unlink rmdir rename rename2 link create symlink"
-        named += " getxattr removexattr"
+        named += " getxattr removexattr tmpfile"
         return self.names[0] if self.opcode in named.split() else b""
 
 

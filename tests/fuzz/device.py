@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Call the ioctls of /dev/efuse with right, wrong and random arguments."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from random import Random
+
+from tests.fuzz import layouts, tree
+from tests.fuzz.arguments import Calls, Descriptors, Memory, part_of
+from tests.fuzz.counts import Counts
+from tests.fuzz.layouts import Part
+from tests.fuzz.threads import ENDED, REFUSED, Fuzzer, Shared
+from tests.guest.support import wire
+from tests.guest.support.channel import FUSE_DEV_IOC_CLONE, NO_SLOT, REQUEST_START, Channel
+
+_WRITE, _TO_EOF, _SEALED, _NEW = 1, 2, 4, 8
+_REPLY_ONLY, _SMALL = 1, 2
+_NEXT = struct.Struct("=IIQII")
+_ROOM = 2 << 20
+
+
+class Target:
+    """A mount whose device is called.
+
+    :ivar fd: the daemon's descriptor.
+    :ivar channels: its channels.
+    :ivar backing: descriptors of backing files for reading and writing, by nodeid. Each is filled
+        with the byte of its file.
+    """
+
+    def __init__(self, fd: int, channels: list[Channel], backing: dict[int, int]) -> None:
+        self.fd, self.channels, self.backing = fd, channels, backing
+        self._rooms = {c.fd: (c.slot_size, c.memory) for c in channels}
+
+    def made(self, fd: int, slots: int, slot_size: int) -> None:
+        """Map the slots of a new channel."""
+        with suppress(OSError, ValueError):  # Another thread may have changed the argument.
+            self._rooms[fd] = slot_size, mmap.mmap(fd, 2 * slots * slot_size)
+
+    def closed(self, fd: int) -> None:
+        """Note that a descriptor is closed."""
+        self._rooms.pop(fd, None)
+
+    def request(self, fd: int, slot: int, length: int) -> bytes:
+        """Return the request in a slot of a channel, or nothing if that is not known."""
+        slot_size, memory = self._rooms.get(fd, (0, b""))
+        at = 2 * slot * slot_size + REQUEST_START
+        return bytes(memory[at : at + length])
+
+
+class DeviceCaller(Fuzzer):
+    """Calls ioctls until the mount ends, on descriptors of the mount and on others."""
+
+    PAUSE_S = 0.005
+
+    def __init__(self, shared: Shared, target: Target, chance: Random, common: Memory) -> None:
+        super().__init__(shared, chance)
+        self._target = target
+        self.calls = Calls(chance, common)
+        self._room = mmap.mmap(-1, _ROOM)
+        self._descriptors = Descriptors()
+        self._unmounted = os.open("/dev/efuse", os.O_RDWR | os.O_CLOEXEC)
+        self._own: list[int] = []
+
+    def add_to(self, counts: Counts) -> None:
+        counts.ioctls += self.calls.made
+        counts.succeeded += self.calls.succeeded
+        counts.fields += self.calls.mutator.fields
+
+    def close(self) -> None:
+        """Close its descriptors. It has ended."""
+        for fd in (self._unmounted, *self._own):
+            os.close(fd)
+        self._descriptors.close()
+
+    def step(self) -> bool:
+        name, (number, layout) = self._chance.choice([*layouts.DEVICE_IOCTLS.items()])
+        arguments: Callable[[], Part] = getattr(self, f"_{name.lower()}")
+        part = arguments()
+        assert part.layout is layout
+        fd = self._descriptor()
+        # A race for the argument could map a file to the bytes of another one.
+        result = self.calls.call(fd, name, number, part, racy=name != "EFUSE_IOC_MAP")
+        if name == "EFUSE_IOC_CHANNEL" and not result:
+            self._target.made(fd, part.values["slots"], part.values["slot_size"])
+        if name == "EFUSE_IOC_NEXT" and not result:
+            self._give_up(fd)
+        if self._chance.random() < 0.05:
+            self._renew()
+        return True
+
+    def _descriptor(self) -> int:
+        """Return a descriptor to call: mostly one of the mount."""
+        how = self._chance.random()
+        target = self._target
+        if how < 0.75:
+            fds: list[int] = [target.fd, *(channel.fd for channel in target.channels), *self._own]
+            return self._chance.choice(fds)
+        if how < 0.85:
+            return self._unmounted
+        return self._chance.choice(self._descriptors.wrong)
+
+    def _renew(self) -> None:
+        """Open the device again for the mount, or close such a descriptor."""
+        if len(self._own) > 2:
+            oldest = self._own.pop(0)
+            self._target.closed(oldest)
+            os.close(oldest)
+            return
+        fd = os.open("/dev/efuse", os.O_RDWR | os.O_CLOEXEC)
+        self._own.append(fd)
+        fcntl.ioctl(fd, FUSE_DEV_IOC_CLONE, struct.pack("=I", self._target.fd))
+
+    def _nodeid(self) -> int:
+        nodeids: list[int] = [*tree.FILES.values()] * 2 + [*tree.OPEN]
+        return self._chance.choice(nodeids)
+
+    # The arguments of each ioctl, which are right.
+
+    def _fuse_dev_ioc_clone(self) -> Part:
+        fd = self._chance.choice((self._target.fd, *self._descriptors.wrong))
+        return part_of(layouts.DEVICE_IOCTLS["FUSE_DEV_IOC_CLONE"][1], fd=fd)
+
+    def _fuse_dev_ioc_backing_open(self) -> Part:
+        fds = [*self._target.backing.values()] or self._descriptors.wrong
+        layout = layouts.DEVICE_IOCTLS["FUSE_DEV_IOC_BACKING_OPEN"][1]
+        return part_of(layout, fd=self._chance.choice((*fds, *self._descriptors.wrong)))
+
+    def _fuse_dev_ioc_backing_close(self) -> Part:
+        layout = layouts.DEVICE_IOCTLS["FUSE_DEV_IOC_BACKING_CLOSE"][1]
+        return part_of(layout, backing_id=self._chance.randrange(20))
+
+    def _efuse_ioc_map(self) -> Part:
+        """Map a file to a backing file that has its bytes, or to a descriptor that has none."""
+        nodeid = self._nodeid()
+        fd = self._target.backing.get(nodeid, -1)
+        if fd < 0 or self._chance.random() < 0.2:
+            fd = self._chance.choice(self._descriptors.wrong)
+        flags = self._chance.choice((0, _WRITE, _TO_EOF, _WRITE | _TO_EOF, _SEALED, _NEW))
+        length = 0 if flags & _TO_EOF else 4096 * self._chance.randrange(1, 5)
+        layout = layouts.DEVICE_IOCTLS["EFUSE_IOC_MAP"][1]
+        part = part_of(layout, nodeid=nodeid, length=length, version=1, fd=fd, flags=flags)
+        # The daemon never maps a file to the bytes of another one.
+        part.fixed = frozenset(("nodeid", "fd"))
+        return part
+
+    def _efuse_ioc_unmap(self) -> Part:
+        layout = layouts.DEVICE_IOCTLS["EFUSE_IOC_UNMAP"][1]
+        return part_of(layout, nodeid=self._nodeid(), length=self._chance.choice((0, 4096)))
+
+    def _efuse_ioc_channel(self) -> Part:
+        layout = layouts.DEVICE_IOCTLS["EFUSE_IOC_CHANNEL"][1]
+        return part_of(layout, cpu=self._chance.randrange(3), slots=2, slot_size=8192)
+
+    def _efuse_ioc_next(self) -> Part:
+        slot = self._chance.choice((NO_SLOT, NO_SLOT, *range(8)))
+        length = self._chance.choice((0, 0, 16, 120, 8192, 8193))
+        flags = self._chance.choice((0, 0, _REPLY_ONLY, _SMALL))
+        buffer = ctypes.addressof(ctypes.c_char.from_buffer(self._room))
+        layout = layouts.DEVICE_IOCTLS["EFUSE_IOC_NEXT"][1]
+        return part_of(layout, slot=slot, length=length, buffer=buffer, size=_ROOM, flags=flags)
+
+    def _give_up(self, fd: int) -> None:
+        """Fail the request that EFUSE_IOC_NEXT brought, if it is known where it is."""
+        slot, length, _, _, flags = _NEXT.unpack(self.calls.memory.get(_NEXT.size))
+        if flags == _REPLY_ONLY or length > _ROOM:
+            return
+        raw = self._room[:length] if slot == NO_SLOT else self._target.request(fd, slot, length)
+        with suppress(struct.error):  # It was not the thread's own memory that was used.
+            self._fail(fd, wire.parse(raw).unique)
+
+    @staticmethod
+    def _fail(fd: int, unique: int) -> None:
+        try:
+            os.write(fd, wire.reply(unique, errno.EIO))
+        except OSError as error:
+            assert error.errno in (*REFUSED, *ENDED), error
