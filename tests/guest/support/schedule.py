@@ -1,0 +1,509 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A random schedule: workers on an exclusive mount, whose daemon delays and reorders its answers.
+
+A seed chooses the operations of the workers, the changes that the daemon makes by itself, and the
+schedule. The daemon keeps each request. When all workers wait, the seed chooses what happens next:
+a worker starts an operation, a request is handled, an answer is sent, the daemon changes a file, or
+it notifies the kernel. Several of these may happen at the same time. In addition the workers are
+delayed at functions of the kernel (`delays`), so that the answer to one of them finds another one
+in the middle of something.
+
+The same seed makes the same choices. It repeats the same schedule, as far as the kernel itself does
+the same in the same order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import random
+import select
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from efuse import bpf
+from efuse.control import PATHS, Connection, find
+from efuse.fs import extents
+from efuse.fs.mountpoint import MountOptions, mount_efuse, unmount
+from tests.guest.support import wire
+from tests.guest.support.delays import Delays
+from tests.guest.support.history import ViolationError
+from tests.guest.support.schedule_operations import (
+    DIRECTORY,
+    FILES,
+    FIRST_VALUE,
+    NAMES,
+    SIZE,
+    XATTR,
+    Chooser,
+    Operation,
+    Profile,
+)
+from tests.guest.support.schedule_record import Call, Record
+from tests.guest.support.schedule_worker import QUIT, Worker
+from tests.guest.support.scripted_daemon import Options, ScriptedDaemon
+from tests.guest.support.wire import Request
+
+WORKERS = 3
+OPERATIONS = 12
+CHANGES = 5
+_SETTLE_MS = 4
+_HANGS_S = 30
+_PROMPT = ("release", "releasedir", "flush", "statfs", "interrupt", "init")
+"""Requests that are answered immediately, because nothing depends on when."""
+
+_LONG_S = 3600.0
+
+
+class _Daemon(ScriptedDaemon):
+    """A scripted daemon that keeps the bytes of its files in backing files, if there are any.
+
+    :param backing: descriptor of each backing file, by inode number.
+    """
+
+    def __init__(self, fd: int, options: Options, backing: dict[int, int]) -> None:
+        unused, _ = multiprocessing.Pipe()
+        super().__init__(fd, unused, options)
+        self._backing = backing
+
+    def take(self) -> Request | None:
+        """Read a request; return None if there is none. FORGETs are obeyed."""
+        try:
+            request = wire.parse(os.read(self._fd, 1 << 18))
+        except BlockingIOError:
+            return None
+        if request.opcode in ("forget", "batch_forget"):
+            for nodeid, lookups in wire.forgets(request):
+                self.nodeids.forget(nodeid, lookups)
+            return None
+        return request
+
+    def handle(self, request: Request) -> bytes:
+        """Carry out a request; return the answer."""
+        return self._answer(request)
+
+    def send(self, answer: bytes) -> None:
+        """Send the answer to a request."""
+        self._send(answer)
+
+    def data(self, ino: int) -> bytes:
+        """Return the content of a file."""
+        if ino in self._backing:
+            return os.pread(self._backing[ino], 2 * SIZE, 0)
+        return bytes(self.model.get(ino).data)
+
+    def _do_read(self, request: Request) -> bytes:
+        if request.nodeid in self._backing:
+            return os.pread(self._backing[request.nodeid], request.size, request.offset)
+        return super()._do_read(request)
+
+    def _do_write(self, request: Request) -> bytes:
+        if request.nodeid in self._backing:
+            os.pwrite(self._backing[request.nodeid], request.rest[: request.size], request.offset)
+        return super()._do_write(request)
+
+
+@dataclass
+class _Held:
+    """A request that the daemon has, and its answer once it is handled."""
+
+    request: Request
+    call: Call | None
+    order: tuple[Any, ...]
+    answer: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a schedule has shown.
+
+    :ivar hits: how many requests the kernel answered, by opcode.
+    :ivar paths: how many READs and WRITEs each path carried out.
+    :ivar delayed: how often a worker was delayed in the kernel.
+    """
+
+    hits: Counter[str]
+    paths: Counter[str]
+    delayed: int
+
+
+class Schedule:
+    """One random schedule; `run` runs it, `close` ends it, however it went.
+
+    :param point: an empty directory.
+    :param lower: a directory for backing files.
+    """
+
+    def __init__(
+        self, point: Path, lower: Path, profile: Profile, seed: int, delays: Delays
+    ) -> None:
+        self._point = point
+        self._profile = profile
+        self._delays = delays
+        self._random = random.Random(f"{seed} {profile.name}")
+        # A schedule is eager if answers come soon, and lazy if they wait for one another.
+        self._weights = {
+            "start": self._random.choice((1, 3)),
+            "handle": self._random.choice((1, 3)),
+            "answer": self._random.choice((1, 3)),
+            "change": 1,
+            "notify": self._random.choice((1, 2)),
+        }
+        timeout = self._random.choice((0.0, _LONG_S))
+        self._device = mount_efuse(
+            str(point), MountOptions.parse(("allow_other", "default_permissions", "stack_depth=1"))
+        )
+        os.set_blocking(self._device, False)
+        backing = {}
+        if profile.extents:
+            for number, name in enumerate(FILES):
+                fd = os.open(lower / name, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+                os.pwrite(fd, bytes([FIRST_VALUE]) * SIZE, 0)
+                backing[number + 2] = fd
+        self._backing = backing
+        self._daemon = _Daemon(
+            self._device,
+            Options(entry_timeout=timeout, attr_timeout=timeout, negative_timeout=timeout or None),
+            backing,
+        )
+        model = self._daemon.model
+        for number, name in enumerate(FILES):
+            ino = model.create(name, bytes([FIRST_VALUE]) * SIZE)
+            assert ino == number + 2  # the key of `backing`
+        model.mkdir(DIRECTORY)
+        model.hard_link(FILES[0], f"{DIRECTORY}/{NAMES[0]}")
+        self._record = Record(model, known_ends=not profile.extents)
+        chooser = Chooser(profile, f"{seed}")
+        self._left = [list(chooser.operations(OPERATIONS)) for _ in range(WORKERS)]
+        self._changes = list(chooser.changes(CHANGES))
+        self._changed: list[Call] = []
+        self._notifying: dict[int, Call] = {}
+        self._notified, self._tell = os.pipe()
+        self._held: list[_Held] = []
+        self._busy: dict[int, Call] = {}
+        self._workers: list[Worker] = []
+        self._prompt = True
+        self._poll = select.poll()
+        self._poll.register(self._device, select.POLLIN)
+        self._poll.register(self._notified, select.POLLIN)
+        for number in range(WORKERS):
+            self._add_worker(number, seed)
+
+    def _add_worker(self, number: int, seed: int) -> None:
+        ours, theirs = multiprocessing.Pipe()
+        strange = {self._device, self._notified, self._tell, ours.fileno(), *self._backing.values()}
+        strange |= {worker.pipe.fileno() for worker in self._workers}
+        worker = Worker(self._point, theirs, ours, strange, mapped=self._profile.mapped)
+        self._workers.append(worker)
+        self._poll.register(worker.pipe, select.POLLIN)
+        self._delays.add(worker.pid, self._random.getrandbits(63) | 1)
+
+    @property
+    def lines(self) -> list[str]:
+        """What happened so far, for a message."""
+        return self._record.lines
+
+    def run(self) -> Outcome:
+        """Run the schedule, and check its results.
+
+        :raises ViolationError: a result is wrong, or a call hangs.
+        """
+        before = self._delays.count
+        self._pump_until(lambda: self._daemon.minor() > 0)
+        self._connection = Connection(find(self._point).connection)
+        self._connection.consistency = "exclusive"
+        for promise in ("no_open", "no_flush", "nodeid_per_file"):
+            setattr(self._connection, promise, True)
+        with bpf.attach(self._connection.id):
+            for number in range(WORKERS):
+                self._start(number, Operation("open"))
+            self._pump_until(lambda: not self._busy)
+            if self._profile.extents:
+                for file in range(len(FILES)):
+                    self._map(file)
+            self._prompt = False
+            while self._step():
+                pass
+            self._prompt = True
+            self._finish()
+            outcome = Outcome(self._hits(), self._paths(), self._delays.count - before)
+        self._record.check()
+        return outcome
+
+    def _hits(self) -> Counter[str]:
+        stats = self._connection.path / "stats"
+        found = {o: int((stats / o / "hits").read_text()) for o in wire.OPCODES.values()
+                 if (stats / o).is_dir()}  # fmt: skip
+        return Counter({o: n for o, n in found.items() if n})
+
+    def _paths(self) -> Counter[str]:
+        paths = self._connection.path / "paths"
+        return Counter({p: int((paths / p / "requests").read_text()) for p in PATHS})
+
+    # What happens
+
+    def _pump(self, timeout_ms: float) -> bool:
+        """Take everything that has arrived; return whether there was anything."""
+        events = self._poll.poll(timeout_ms)
+        ready = {fd for fd, _ in events}
+        if self._device in ready:
+            request = self._daemon.take()
+            if request:
+                self._arrive(request)
+        if self._notified in ready:
+            number = os.read(self._notified, 1)[0]
+            call = self._notifying.pop(number)
+            self._record.end(call, True, None)
+        for number, worker in enumerate(self._workers):
+            if worker.pipe.fileno() in ready:
+                try:
+                    good, result = worker.pipe.recv()
+                except EOFError:
+                    raise ViolationError(f"worker {number} has died") from None
+                self._record.end(self._busy.pop(number), good, result)
+        return bool(ready)
+
+    def _arrive(self, request: Request) -> None:
+        numbers = [n for n, worker in enumerate(self._workers) if worker.pid == request.pid]
+        call = self._busy.get(numbers[0]) if numbers else None
+        if self._prompt or request.opcode in _PROMPT:
+            self._record.arrive(call, request)
+            answer = self._daemon.handle(request)
+            self._record.apply(call, request)
+            self._daemon.send(answer)
+            return
+        self._record.arrive(call, request)
+        order = (*(numbers or [WORKERS]), request.opcode, request.nodeid)
+        offset = request.offset if "offset" in request.fields else 0
+        self._held.append(_Held(request, call, (*order, offset)))
+
+    def _settle(self) -> None:
+        """Take what arrives, until all workers wait for the daemon or nothing arrives any more."""
+        while True:
+            held = {held.request.pid for held in self._held}
+            waits = all(self._workers[n].pid in held for n in self._busy) and not self._notifying
+            if not self._pump(0 if waits else _SETTLE_MS):
+                return
+
+    def _pump_until(self, condition: Callable[[], bool], timeout_ms: float = 1000) -> None:
+        end = time.monotonic() + _HANGS_S
+        while not condition():
+            self._pump(timeout_ms)
+            if time.monotonic() > end:
+                raise self._hang()
+
+    def _hang(self) -> ViolationError:
+        waiting = {f"w{n}": f"{call}\n{self._workers[n].stack()}" for n, call in self._busy.items()}
+        told = ", ".join(map(str, self._notifying.values()))
+        text = "\n".join(f"{name}: {where}" for name, where in waiting.items())
+        return ViolationError(f"nothing goes on; notifications: {told or 'none'}; calls:\n{text}")
+
+    def _possible(self) -> list[tuple[str, Callable[[], None]]]:
+        """Return what may happen next, in an order that depends on the seed only."""
+        found: list[tuple[str, Callable[[], None]]] = []
+        for number, left in enumerate(self._left):
+            if left and number not in self._busy:
+                found.append(("start", lambda n=number, o=left: self._start(n, o.pop())))
+        for held in sorted(self._held, key=lambda held: held.order):
+            if held.answer is None:
+                found.append(("handle", lambda h=held: self._handle(h)))
+            else:
+                found.append(("answer", lambda h=held: self._answer(h)))
+        if self._changes:
+            found.append(("change", lambda: self._change(self._changes.pop())))
+        for call in self._changed:
+            found.append(("notify", lambda c=call: self._notify(c)))
+        return found
+
+    def _step(self) -> bool:
+        """Let one or more things happen; return False if the schedule is over."""
+        self._settle()
+        for _ in range(self._random.choice((1, 1, 1, 2, 3))):
+            possible = self._possible()
+            if not possible:
+                break
+            weights = [self._weights[kind] for kind, _ in possible]
+            self._random.choices(possible, weights)[0][1]()
+        else:
+            return True
+        if not self._busy and not self._notifying:
+            return bool(self._held)
+        end = time.monotonic() + _HANGS_S
+        while not self._pump(1000):
+            if time.monotonic() > end:
+                raise self._hang()
+        return True
+
+    def _start(self, number: int, operation: Operation) -> None:
+        self._busy[number] = self._record.start(operation, f"w{number}")
+        self._workers[number].pipe.send(operation)
+
+    def _handle(self, held: _Held) -> None:
+        held.answer = self._daemon.handle(held.request)
+        self._record.apply(held.call, held.request)
+        if self._random.random() < 0.5:
+            self._answer(held)
+
+    def _answer(self, held: _Held) -> None:
+        assert held.answer is not None
+        self._held.remove(held)
+        whose = held.call.caller if held.call else "-"
+        self._record.note(f"{whose} <= {held.request.opcode}")
+        self._daemon.send(held.answer)
+
+    # Changes of the daemon
+
+    def _change(self, operation: Operation) -> None:
+        call = self._record.start(operation, "daemon")
+        if operation.kind.startswith("daemon_"):
+            getattr(self, f"_{operation.kind}")(operation)
+        self._record.apply_own(call)
+        self._changed.append(call)
+
+    def _daemon_write(self, o: Operation) -> None:
+        self._daemon.model.write(self._ino(o), o.at, bytes([o.value]) * o.length)
+
+    def _daemon_truncate(self, o: Operation) -> None:
+        self._daemon.model.truncate(self._ino(o), o.at)
+
+    def _daemon_chmod(self, o: Operation) -> None:
+        inode = self._daemon.model.get(self._ino(o))
+        inode.mode = inode.mode & ~0o777 | o.value
+        self._daemon.model.changed(inode)
+
+    def _daemon_setxattr(self, o: Operation) -> None:
+        inode = self._daemon.model.get(self._ino(o))
+        inode.xattrs[XATTR.encode()] = b"%d" % o.value
+        self._daemon.model.changed(inode)
+
+    def _daemon_link(self, o: Operation) -> None:
+        directory = self._daemon.model.walk(DIRECTORY)
+        if o.name.encode() not in directory.entries:
+            self._daemon.model.link(self._ino(o), directory.ino, o.name.encode())
+
+    def _daemon_unlink(self, o: Operation) -> None:
+        if o.name.encode() in self._daemon.model.walk(DIRECTORY).entries:
+            self._daemon.model.remove(f"{DIRECTORY}/{o.name}")
+
+    def _ino(self, o: Operation) -> int:
+        return self._daemon.model.walk(FILES[o.file]).ino
+
+    def _notify(self, call: Call) -> None:
+        """Notify the kernel of a change, in a thread, since the kernel may wait for an answer."""
+        self._changed.remove(call)
+        number = next(n for n in range(256) if n not in self._notifying)
+        self._notifying[number] = call
+        self._record.note(f"daemon notifies of {call.operation}")
+        messages = self._messages(call.operation)
+
+        def send() -> None:
+            for message in messages:
+                message()
+            os.write(self._tell, bytes([number]))
+
+        threading.Thread(target=send, daemon=True).start()
+
+    def _messages(self, o: Operation) -> list[Callable[[], None]]:
+        """Return the notifications of a change."""
+        if o.kind == "unmap":
+            nodeid = self._daemon.nodeids.known(self._ino(o))
+            return [lambda: extents.unmap_extents(self._device, nodeid)]
+        if o.kind == "map":
+            return [lambda: self._map(o.file)]
+        inodes = [self._ino(o)]
+        found = []
+        if o.kind in ("daemon_link", "daemon_unlink"):
+            directory = self._daemon.nodeids.known(self._daemon.model.walk(DIRECTORY).ino)
+            found.append(wire.inval_entry(directory, o.name.encode()))
+            inodes = [self._daemon.model.walk(name).ino for name in FILES]
+        found += [wire.inval_inode(self._daemon.nodeids.known(ino), 0, 0) for ino in inodes]
+        return [lambda m=message: self._write(m) for message in found]
+
+    def _write(self, message: bytes) -> None:
+        with contextlib.suppress(FileNotFoundError):  # the kernel has no such inode or name
+            os.write(self._device, message)
+
+    def _map(self, file: int) -> None:
+        ino = self._daemon.model.walk(FILES[file]).ino
+        extent = extents.Extent(ino, self._backing[ino], 0, SIZE, write=True)
+        extents.map_extent(self._device, extent)
+
+    # The end
+
+    def _finish(self) -> None:
+        """Check that the mount shows what the daemon has, when nothing is under way any more."""
+        for file, name in enumerate(FILES):
+            inode = self._daemon.model.walk(name)
+            facts = inode.ino, inode.mode, inode.size, inode.nlink
+            self._do(Operation("fsync", file))
+            data = self._daemon.data(inode.ino)
+            value = inode.xattrs.get(XATTR.encode())
+            self._same(self._do(Operation("stat", file)), facts, f"stat of {name}")
+            self._same(self._do(Operation("stat_forced", file)), facts, f"statx of {name}")
+            everything = Operation("read", file, 0, 2 * SIZE)
+            self._same(self._do(everything), data, f"read of {name}")
+            self._same(self._do(Operation("whole", file)), data, f"direct read of {name}")
+            self._do(Operation("drop", file))
+            self._same(self._do(everything), data, f"read of {name} again")
+            listed = self._do(Operation("listxattr", file))
+            self._same(listed, [] if value is None else [XATTR], f"listxattr of {name}")
+        entries = self._daemon.model.walk(DIRECTORY).entries
+        names = sorted(name.decode() for name in entries)
+        self._same(sorted(self._do(Operation("list"))), names, "the names")
+        for name in names:
+            ino = self._do(Operation("stat_name", name=name))[0]
+            self._same(ino, entries[name.encode()], f"the inode of {name}")
+        for worker in self._workers:
+            worker.pipe.send(QUIT)
+            self._poll.unregister(worker.pipe)
+        self._pump_until(self._workers_end, 10)
+        faults = self._daemon.faults()
+        if faults:
+            raise ViolationError(f"{faults}")
+
+    def _workers_end(self) -> bool:
+        """Return whether all workers have ended; they need answers to close their files."""
+        for worker in list(self._workers):
+            if os.waitpid(worker.pid, os.WNOHANG)[0]:
+                self._delays.remove(worker.pid)
+                worker.pipe.close()
+                self._workers.remove(worker)
+        return not self._workers
+
+    def _do(self, operation: Operation) -> Any:
+        self._start(0, operation)
+        call = self._busy[0]
+        self._pump_until(lambda: not self._busy)
+        if not call.good:
+            raise ViolationError(f"{operation} fails with {os.strerror(call.result)} in the end")
+        return call.result
+
+    def _same(self, seen: Any, true: Any, what: str) -> None:
+        if seen == true:
+            return
+        if isinstance(seen, bytes):
+            wrong = next((n for n, (s, t) in enumerate(zip(seen, true, strict=False)) if s != t), -1)
+            what += f", {len(seen)} bytes, not {len(true)}, different at {wrong:#x}"
+            seen, true = seen[wrong : wrong + 4], true[wrong : wrong + 4]
+        raise ViolationError(f"in the end, {what} is {seen}, not {true}")
+
+    def close(self) -> None:
+        """End the mount and everything that uses it."""
+        for worker in self._workers:
+            os.kill(worker.pid, signal.SIGKILL)
+            self._delays.remove(worker.pid)
+        with contextlib.suppress(OSError):
+            unmount(str(self._point), lazy=True)
+        os.close(self._device)
+        for worker in self._workers:
+            os.waitpid(worker.pid, 0)
+            worker.pipe.close()
+        for fd in (self._notified, self._tell, *self._backing.values()):
+            os.close(fd)
