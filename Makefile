@@ -6,7 +6,7 @@ TESTS ?=
 K ?=
 export JSON K
 
-.PHONY: help setup check lint test test-unit test-host test-guest test-perf test-debug test-mutants test-package man docs lint-kernel demo pictures clean
+.PHONY: help setup check lint test test-unit test-host test-guest test-perf test-debug test-mutants test-package schedules man docs lint-kernel demo pictures clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -37,6 +37,9 @@ test-debug: ## the guest tests (or TESTS=...) in a kernel that checks itself (sl
 
 test-mutants: ## break one rule of the module at a time: the guest tests must notice (slow)
 	@.venv/bin/python -m tests.mutants
+
+schedules: ## random interleavings of calls and answers in a guest, from a random seed (SECONDS=300)
+	@scripts/schedules --seconds $(or $(SECONDS),300)
 
 test-package: ## build the Debian package, install it by DKMS in a clean root (root; cached)
 	@scripts/test-package

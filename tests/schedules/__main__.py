@@ -46,7 +46,7 @@ def main() -> int:
     log = KernelLog()
     log.new_text()
     hits: Counter[str] = Counter()
-    done = 0
+    done, begin = 0, time.monotonic()
     print(f"the first seed is {first}", flush=True)
     with tempfile.TemporaryDirectory() as directory:
         try:
@@ -54,7 +54,10 @@ def main() -> int:
                 done += 1
                 hits += outcome.hits
                 shown = f"{outcome.hits.total()} hits, paths {dict(outcome.paths)}"
-                print(f"{seed} {profile_of(seed).name}: {shown}, {outcome.delayed} delays")
+                took = time.monotonic() - begin
+                begin += took
+                shown += f", {outcome.delayed} delays, {took:.1f} s"
+                print(f"{seed} {profile_of(seed).name}: {shown}", flush=True)
                 if complaints := kernel_log.complaints(log.new_text()):
                     raise ViolationError("the kernel complained:\n" + "\n...\n".join(complaints))
         except ViolationError as violation:

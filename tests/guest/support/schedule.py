@@ -489,7 +489,8 @@ class Schedule:
         if seen == true:
             return
         if isinstance(seen, bytes):
-            wrong = next((n for n, (s, t) in enumerate(zip(seen, true, strict=False)) if s != t), -1)
+            pairs = enumerate(zip(seen, true, strict=False))
+            wrong = next((n for n, (s, t) in pairs if s != t), -1)
             what += f", {len(seen)} bytes, not {len(true)}, different at {wrong:#x}"
             seen, true = seen[wrong : wrong + 4], true[wrong : wrong + 4]
         raise ViolationError(f"in the end, {what} is {seen}, not {true}")

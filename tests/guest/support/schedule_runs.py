@@ -11,7 +11,7 @@ from tests.guest.support.history import ViolationError
 from tests.guest.support.schedule import Outcome, Schedule
 from tests.guest.support.schedule_operations import PROFILES, Profile
 
-_SHOWN = 80
+_SHOWN = 400
 
 
 def profile_of(seed: int) -> Profile:

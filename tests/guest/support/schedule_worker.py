@@ -30,8 +30,8 @@ class Worker:
     :param strange: descriptors that the process must not have, such as the daemon's.
     :param mapped: whether it maps the files.
     :ivar pid: its process.
-    :ivar pipe: the end of a pipe to which operations are sent, and which brings the results: whether
-        the operation succeeded, and the result or the errno.
+    :ivar pipe: the end of a pipe to which operations are sent, and which brings the results:
+        whether the operation succeeded, and the result or the errno.
     """
 
     def __init__(
