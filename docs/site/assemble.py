@@ -49,7 +49,7 @@ _NAVIGATION = {
         "storage-functions",
     ],
     "Figures": ["benchmarks", "report"],
-    "Develop": ["CONTRIBUTING"],
+    "Develop": ["CONTRIBUTING", "verification"],
 }
 
 

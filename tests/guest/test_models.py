@@ -63,16 +63,16 @@ def test_exclusive_mount_does_what_the_lower_file_system_does(
     (lower / "source").mkdir()
     Machine.reference.mkdir()
     with ExitStack() as stack:
-        timeouts = {"entry_timeout": 3600, "attr_timeout": 3600}
+        timeouts = {"entry_timeout": 3600, "attr_timeout": 3600, "negative_timeout": 3600}
         connection = _mount(
             stack, lower / "source", Machine.mount, consistency="exclusive", **timeouts
         )
         _run(Machine)
-        hits = _hits(connection, "getattr", "lookup", "open", "getxattr", "flush")
+        hits = _hits(connection, "getattr", "lookup", "open", "flush")
         paths = {p: int((connection.path / "paths" / p / "requests").read_text()) for p in PATHS}
     print(f"{Machine.steps} calls, hits {hits}, paths {paths}")
-    assert hits["open"] > 0 and hits["flush"] > 0, hits
-    assert paths["direct"] > 0, paths
+    assert hits["open"] > 10 and hits["getattr"] > 10, hits
+    assert paths["direct"] > 10, paths
 
 
 @pytest.mark.parametrize("mode", ["cto", "ttl"])

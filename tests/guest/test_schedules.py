@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.guest.support.schedule_operations import PROFILES
-from tests.guest.support.schedule_runs import profile_of, runs
+from tests.guest.support.schedule_runs import Runner, profile_of
 
 SEEDS = int(os.environ.get("EFUSE_SCHEDULE_SEEDS", str(2 * len(PROFILES))))
 SEED = int(os.environ.get("EFUSE_SCHEDULE_SEED", "20261128"))
@@ -23,12 +23,13 @@ def test_calls_return_only_what_some_order_of_the_changes_allows(tmp_path: Path)
     hits: dict[str, Counter[str]] = {}
     paths: dict[str, Counter[str]] = {}
     print(f"the first seed is {SEED}")
-    for seed, outcome in runs(range(SEED, SEED + SEEDS), tmp_path):
-        name = profile_of(seed).name
-        hits.setdefault(name, Counter()).update(outcome.hits)
-        paths.setdefault(name, Counter()).update(outcome.paths)
-        print(f"{seed} {name}: {dict(outcome.hits)}, {dict(outcome.paths)}")
-        assert outcome.delayed, "no worker was delayed in the kernel"
+    with Runner(tmp_path) as runner:
+        for seed in range(SEED, SEED + SEEDS):
+            name, outcome = profile_of(seed).name, runner.run(seed)
+            hits.setdefault(name, Counter()).update(outcome.hits)
+            paths.setdefault(name, Counter()).update(outcome.paths)
+            print(f"{seed} {name}: {dict(outcome.hits)}, {dict(outcome.paths)}")
+            assert outcome.delayed, "no worker was delayed in the kernel"
     for name, opcode in _LEAST.items():
         assert hits[name][opcode], f"the kernel has answered no {opcode} in {name}: {hits[name]}"
     assert all(paths[name]["direct"] for name in ("extents", "direct")), paths

@@ -19,16 +19,19 @@ from pathlib import Path
 from efuse.guest import kernel_log
 from tests.guest.support.history import ViolationError
 from tests.guest.support.running_kernel import KernelLog
-from tests.guest.support.schedule_runs import profile_of, runs
+from tests.guest.support.schedule_runs import Runner, profile_of
 
 
-def _seeds(first: int, number: int | None, seconds: float | None) -> Iterator[int]:
-    """Yield seeds from *first* on: *number* of them, or as many as begin within *seconds*."""
+def _seeds(first: int, number: int | None, times: int, seconds: float | None) -> Iterator[int]:
+    """Yield seeds from *first* on: *number* of them, or as many as begin within *seconds*.
+
+    :param times: how often to yield each.
+    """
     end = None if seconds is None else time.monotonic() + seconds
     for count in itertools.count():
-        if count == number or (end is not None and time.monotonic() > end):
+        if count // times == number or (end is not None and time.monotonic() > end):
             return
-        yield first + count
+        yield first + count // times
 
 
 def main() -> int:
@@ -37,6 +40,9 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, help="the first seed; by default a random one")
     parser.add_argument("--seeds", type=int, help="number of seeds; 1 if --seed is given alone")
+    parser.add_argument(
+        "--times", type=int, default=1, help="how often each seed runs, also after a failure"
+    )
     parser.add_argument("--seconds", type=float, help="begin no further seed after that time")
     chosen = parser.parse_args()
     first = random.randrange(10**6) if chosen.seed is None else chosen.seed
@@ -48,23 +54,29 @@ def main() -> int:
     hits: Counter[str] = Counter()
     done, begin = 0, time.monotonic()
     print(f"the first seed is {first}", flush=True)
-    with tempfile.TemporaryDirectory() as directory:
-        try:
-            for seed, outcome in runs(_seeds(first, number, chosen.seconds), Path(directory)):
-                done += 1
-                hits += outcome.hits
-                shown = f"{outcome.hits.total()} hits, paths {dict(outcome.paths)}"
-                took = time.monotonic() - begin
-                begin += took
-                shown += f", {outcome.delayed} delays, {took:.1f} s"
-                print(f"{seed} {profile_of(seed).name}: {shown}", flush=True)
+    failed = 0
+    with tempfile.TemporaryDirectory() as directory, Runner(Path(directory)) as runner:
+        for seed in _seeds(first, number, chosen.times, chosen.seconds):
+            try:
+                outcome = runner.run(seed)
                 if complaints := kernel_log.complaints(log.new_text()):
                     raise ViolationError("the kernel complained:\n" + "\n...\n".join(complaints))
-        except ViolationError as violation:
-            print(violation, flush=True)
-            return 1
-    print(f"{done} seeds, nothing wrong; answers of the kernel: {dict(hits)}")
-    return 0
+            except ViolationError as violation:
+                print(violation, flush=True)
+                failed += 1
+                if chosen.times == 1:
+                    return 1
+                continue
+            finally:
+                done += 1
+            hits += outcome.hits
+            took = time.monotonic() - begin
+            begin += took
+            shown = f"{outcome.hits.total()} hits, paths {dict(outcome.paths)}"
+            shown += f", {outcome.delayed} delays, {took:.1f} s"
+            print(f"{seed} {profile_of(seed).name}: {shown}", flush=True)
+    print(f"{failed} of {done} schedules failed; answers of the kernel: {dict(hits)}")
+    return int(failed > 0)
 
 
 if __name__ == "__main__":

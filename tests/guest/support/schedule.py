@@ -14,7 +14,6 @@ the same in the same order.
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import random
@@ -28,13 +27,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from efuse import bpf
-from efuse.control import PATHS, Connection, find
-from efuse.fs import extents
-from efuse.fs.mountpoint import MountOptions, mount_efuse, unmount
 from tests.guest.support import wire
 from tests.guest.support.delays import Delays
 from tests.guest.support.history import ViolationError
+from tests.guest.support.schedule_mount import ScheduleMount
 from tests.guest.support.schedule_operations import (
     DIRECTORY,
     FILES,
@@ -48,7 +44,6 @@ from tests.guest.support.schedule_operations import (
 )
 from tests.guest.support.schedule_record import Call, Record
 from tests.guest.support.schedule_worker import QUIT, Worker
-from tests.guest.support.scripted_daemon import Options, ScriptedDaemon
 from tests.guest.support.wire import Request
 
 WORKERS = 3
@@ -60,54 +55,6 @@ _PROMPT = ("release", "releasedir", "flush", "statfs", "interrupt", "init")
 """Requests that are answered immediately, because nothing depends on when."""
 
 _LONG_S = 3600.0
-
-
-class _Daemon(ScriptedDaemon):
-    """A scripted daemon that keeps the bytes of its files in backing files, if there are any.
-
-    :param backing: descriptor of each backing file, by inode number.
-    """
-
-    def __init__(self, fd: int, options: Options, backing: dict[int, int]) -> None:
-        unused, _ = multiprocessing.Pipe()
-        super().__init__(fd, unused, options)
-        self._backing = backing
-
-    def take(self) -> Request | None:
-        """Read a request; return None if there is none. FORGETs are obeyed."""
-        try:
-            request = wire.parse(os.read(self._fd, 1 << 18))
-        except BlockingIOError:
-            return None
-        if request.opcode in ("forget", "batch_forget"):
-            for nodeid, lookups in wire.forgets(request):
-                self.nodeids.forget(nodeid, lookups)
-            return None
-        return request
-
-    def handle(self, request: Request) -> bytes:
-        """Carry out a request; return the answer."""
-        return self._answer(request)
-
-    def send(self, answer: bytes) -> None:
-        """Send the answer to a request."""
-        self._send(answer)
-
-    def data(self, ino: int) -> bytes:
-        """Return the content of a file."""
-        if ino in self._backing:
-            return os.pread(self._backing[ino], 2 * SIZE, 0)
-        return bytes(self.model.get(ino).data)
-
-    def _do_read(self, request: Request) -> bytes:
-        if request.nodeid in self._backing:
-            return os.pread(self._backing[request.nodeid], request.size, request.offset)
-        return super()._do_read(request)
-
-    def _do_write(self, request: Request) -> bytes:
-        if request.nodeid in self._backing:
-            os.pwrite(self._backing[request.nodeid], request.rest[: request.size], request.offset)
-        return super()._do_write(request)
 
 
 @dataclass
@@ -137,14 +84,22 @@ class Outcome:
 class Schedule:
     """One random schedule; `run` runs it, `close` ends it, however it went.
 
-    :param point: an empty directory.
+    :param mount: the mount, which no other schedule uses at the same time.
+    :param top: name of a new directory of the mount.
     :param lower: a directory for backing files.
     """
 
     def __init__(
-        self, point: Path, lower: Path, profile: Profile, seed: int, delays: Delays
+        self,
+        mount: ScheduleMount,
+        top: str,
+        lower: Path,
+        profile: Profile,
+        seed: int,
+        delays: Delays,
     ) -> None:
-        self._point = point
+        self._mount, self._daemon = mount, mount.daemon
+        self._top = top
         self._profile = profile
         self._delays = delays
         self._random = random.Random(f"{seed} {profile.name}")
@@ -156,30 +111,16 @@ class Schedule:
             "change": 1,
             "notify": self._random.choice((1, 2)),
         }
-        timeout = self._random.choice((0.0, _LONG_S))
-        self._device = mount_efuse(
-            str(point), MountOptions.parse(("allow_other", "default_permissions", "stack_depth=1"))
-        )
-        os.set_blocking(self._device, False)
-        backing = {}
-        if profile.extents:
-            for number, name in enumerate(FILES):
-                fd = os.open(lower / name, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
-                os.pwrite(fd, bytes([FIRST_VALUE]) * SIZE, 0)
-                backing[number + 2] = fd
-        self._backing = backing
-        self._daemon = _Daemon(
-            self._device,
-            Options(entry_timeout=timeout, attr_timeout=timeout, negative_timeout=timeout or None),
-            backing,
-        )
+        self._daemon.set_timeouts(self._random.choice((0.0, _LONG_S)))
         model = self._daemon.model
-        for number, name in enumerate(FILES):
-            ino = model.create(name, bytes([FIRST_VALUE]) * SIZE)
-            assert ino == number + 2  # the key of `backing`
-        model.mkdir(DIRECTORY)
-        model.hard_link(FILES[0], f"{DIRECTORY}/{NAMES[0]}")
-        self._record = Record(model, known_ends=not profile.extents)
+        model.mkdir(top)
+        self._inos = [model.create(f"{top}/{f}", bytes([FIRST_VALUE]) * SIZE) for f in FILES]
+        model.mkdir(f"{top}/{DIRECTORY}")
+        model.hard_link(f"{top}/{FILES[0]}", f"{top}/{DIRECTORY}/{NAMES[0]}")
+        self._backing: dict[int, int] = {}
+        if profile.extents:
+            self._make_backing(lower)
+        self._record = Record(model, self._inos, self._directory, known_ends=not profile.extents)
         chooser = Chooser(profile, f"{seed}")
         self._left = [list(chooser.operations(OPERATIONS)) for _ in range(WORKERS)]
         self._changes = list(chooser.changes(CHANGES))
@@ -191,16 +132,34 @@ class Schedule:
         self._workers: list[Worker] = []
         self._prompt = True
         self._poll = select.poll()
-        self._poll.register(self._device, select.POLLIN)
+        self._poll.register(mount.device, select.POLLIN)
         self._poll.register(self._notified, select.POLLIN)
         for number in range(WORKERS):
-            self._add_worker(number, seed)
+            self._add_worker(number)
 
-    def _add_worker(self, number: int, seed: int) -> None:
-        ours, theirs = multiprocessing.Pipe()
-        strange = {self._device, self._notified, self._tell, ours.fileno(), *self._backing.values()}
+    @property
+    def _directory(self) -> str:
+        return f"{self._top}/{DIRECTORY}"
+
+    def _make_backing(self, lower: Path) -> None:
+        for ino, name in zip(self._inos, FILES, strict=True):
+            fd = os.open(lower / name, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+            os.pwrite(fd, bytes([FIRST_VALUE]) * SIZE, 0)
+            self._backing[ino] = fd
+        self._daemon.set_backing(self._backing)
+
+    def _add_worker(self, number: int) -> None:
+        outer, inner = multiprocessing.Pipe()
+        strange = {
+            self._device,
+            self._notified,
+            self._tell,
+            outer.fileno(),
+            *self._backing.values(),
+        }
         strange |= {worker.pipe.fileno() for worker in self._workers}
-        worker = Worker(self._point, theirs, ours, strange, mapped=self._profile.mapped)
+        place = self._mount.point / self._top
+        worker = Worker(place, inner, outer, strange, mapped=self._profile.mapped)
         self._workers.append(worker)
         self._poll.register(worker.pipe, select.POLLIN)
         self._delays.add(worker.pid, self._random.getrandbits(63) | 1)
@@ -215,37 +174,21 @@ class Schedule:
 
         :raises ViolationError: a result is wrong, or a call hangs.
         """
-        before = self._delays.count
-        self._pump_until(lambda: self._daemon.minor() > 0)
-        self._connection = Connection(find(self._point).connection)
-        self._connection.consistency = "exclusive"
-        for promise in ("no_open", "no_flush", "nodeid_per_file"):
-            setattr(self._connection, promise, True)
-        with bpf.attach(self._connection.id):
-            for number in range(WORKERS):
-                self._start(number, Operation("open"))
-            self._pump_until(lambda: not self._busy)
-            if self._profile.extents:
-                for file in range(len(FILES)):
-                    self._map(file)
-            self._prompt = False
-            while self._step():
-                pass
-            self._prompt = True
-            self._finish()
-            outcome = Outcome(self._hits(), self._paths(), self._delays.count - before)
+        hits, paths, delayed = self._mount.hits(), self._mount.paths(), self._delays.count
+        for number in range(WORKERS):
+            self._start(number, Operation("open"))
+        self._pump_until(lambda: not self._busy)
+        for ino, fd in self._backing.items():
+            self._mount.map(ino, fd, SIZE)
+        self._prompt = False
+        while self._step():
+            pass
+        self._prompt = True
+        self._finish()
         self._record.check()
-        return outcome
-
-    def _hits(self) -> Counter[str]:
-        stats = self._connection.path / "stats"
-        found = {o: int((stats / o / "hits").read_text()) for o in wire.OPCODES.values()
-                 if (stats / o).is_dir()}  # fmt: skip
-        return Counter({o: n for o, n in found.items() if n})
-
-    def _paths(self) -> Counter[str]:
-        paths = self._connection.path / "paths"
-        return Counter({p: int((paths / p / "requests").read_text()) for p in PATHS})
+        return Outcome(
+            self._mount.hits() - hits, self._mount.paths() - paths, self._delays.count - delayed
+        )
 
     # What happens
 
@@ -253,7 +196,7 @@ class Schedule:
         """Take everything that has arrived; return whether there was anything."""
         events = self._poll.poll(timeout_ms)
         ready = {fd for fd, _ in events}
-        if self._device in ready:
+        if self._mount.device in ready:
             request = self._daemon.take()
             if request:
                 self._arrive(request)
@@ -368,32 +311,29 @@ class Schedule:
         self._changed.append(call)
 
     def _daemon_write(self, o: Operation) -> None:
-        self._daemon.model.write(self._ino(o), o.at, bytes([o.value]) * o.length)
+        self._daemon.model.write(self._inos[o.file], o.at, bytes([o.value]) * o.length)
 
     def _daemon_truncate(self, o: Operation) -> None:
-        self._daemon.model.truncate(self._ino(o), o.at)
+        self._daemon.model.truncate(self._inos[o.file], o.at)
 
     def _daemon_chmod(self, o: Operation) -> None:
-        inode = self._daemon.model.get(self._ino(o))
+        inode = self._daemon.model.get(self._inos[o.file])
         inode.mode = inode.mode & ~0o777 | o.value
         self._daemon.model.changed(inode)
 
     def _daemon_setxattr(self, o: Operation) -> None:
-        inode = self._daemon.model.get(self._ino(o))
+        inode = self._daemon.model.get(self._inos[o.file])
         inode.xattrs[XATTR.encode()] = b"%d" % o.value
         self._daemon.model.changed(inode)
 
     def _daemon_link(self, o: Operation) -> None:
-        directory = self._daemon.model.walk(DIRECTORY)
+        directory = self._daemon.model.walk(self._directory)
         if o.name.encode() not in directory.entries:
-            self._daemon.model.link(self._ino(o), directory.ino, o.name.encode())
+            self._daemon.model.link(self._inos[o.file], directory.ino, o.name.encode())
 
     def _daemon_unlink(self, o: Operation) -> None:
-        if o.name.encode() in self._daemon.model.walk(DIRECTORY).entries:
-            self._daemon.model.remove(f"{DIRECTORY}/{o.name}")
-
-    def _ino(self, o: Operation) -> int:
-        return self._daemon.model.walk(FILES[o.file]).ino
+        if o.name.encode() in self._daemon.model.walk(self._directory).entries:
+            self._daemon.model.remove(f"{self._directory}/{o.name}")
 
     def _notify(self, call: Call) -> None:
         """Notify the kernel of a change, in a thread, since the kernel may wait for an answer."""
@@ -412,38 +352,29 @@ class Schedule:
 
     def _messages(self, o: Operation) -> list[Callable[[], None]]:
         """Return the notifications of a change."""
+        mount, nodeids = self._mount, self._daemon.nodeids
+        ino = self._inos[o.file]
         if o.kind == "unmap":
-            nodeid = self._daemon.nodeids.known(self._ino(o))
-            return [lambda: extents.unmap_extents(self._device, nodeid)]
+            return [lambda: mount.unmap(ino)]
         if o.kind == "map":
-            return [lambda: self._map(o.file)]
-        inodes = [self._ino(o)]
-        found = []
+            return [lambda: mount.map(ino, self._backing[ino], SIZE)]
+        inos, found = [ino], []
         if o.kind in ("daemon_link", "daemon_unlink"):
-            directory = self._daemon.nodeids.known(self._daemon.model.walk(DIRECTORY).ino)
+            directory = nodeids.known(self._daemon.model.walk(self._directory).ino)
             found.append(wire.inval_entry(directory, o.name.encode()))
-            inodes = [self._daemon.model.walk(name).ino for name in FILES]
-        found += [wire.inval_inode(self._daemon.nodeids.known(ino), 0, 0) for ino in inodes]
-        return [lambda m=message: self._write(m) for message in found]
-
-    def _write(self, message: bytes) -> None:
-        with contextlib.suppress(FileNotFoundError):  # the kernel has no such inode or name
-            os.write(self._device, message)
-
-    def _map(self, file: int) -> None:
-        ino = self._daemon.model.walk(FILES[file]).ino
-        extent = extents.Extent(ino, self._backing[ino], 0, SIZE, write=True)
-        extents.map_extent(self._device, extent)
+            inos = self._inos
+        found += [wire.inval_inode(nodeids.known(ino), 0, 0) for ino in inos]
+        return [lambda m=message: mount.notify(m) for message in found]
 
     # The end
 
     def _finish(self) -> None:
         """Check that the mount shows what the daemon has, when nothing is under way any more."""
         for file, name in enumerate(FILES):
-            inode = self._daemon.model.walk(name)
+            inode = self._daemon.model.get(self._inos[file])
             facts = inode.ino, inode.mode, inode.size, inode.nlink
             self._do(Operation("fsync", file))
-            data = self._daemon.data(inode.ino)
+            data = self._daemon.data(inode.ino, 2 * SIZE)
             value = inode.xattrs.get(XATTR.encode())
             self._same(self._do(Operation("stat", file)), facts, f"stat of {name}")
             self._same(self._do(Operation("stat_forced", file)), facts, f"statx of {name}")
@@ -454,7 +385,7 @@ class Schedule:
             self._same(self._do(everything), data, f"read of {name} again")
             listed = self._do(Operation("listxattr", file))
             self._same(listed, [] if value is None else [XATTR], f"listxattr of {name}")
-        entries = self._daemon.model.walk(DIRECTORY).entries
+        entries = self._daemon.model.walk(self._directory).entries
         names = sorted(name.decode() for name in entries)
         self._same(sorted(self._do(Operation("list"))), names, "the names")
         for name in names:
@@ -496,15 +427,11 @@ class Schedule:
         raise ViolationError(f"in the end, {what} is {seen}, not {true}")
 
     def close(self) -> None:
-        """End the mount and everything that uses it."""
+        """End the workers; if the schedule has failed, the mount cannot be used any more."""
         for worker in self._workers:
             os.kill(worker.pid, signal.SIGKILL)
             self._delays.remove(worker.pid)
-        with contextlib.suppress(OSError):
-            unmount(str(self._point), lazy=True)
-        os.close(self._device)
-        for worker in self._workers:
-            os.waitpid(worker.pid, 0)
             worker.pipe.close()
         for fd in (self._notified, self._tell, *self._backing.values()):
             os.close(fd)
+        self._daemon.set_backing({})

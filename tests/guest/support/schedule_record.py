@@ -12,7 +12,6 @@ from typing import Any
 from tests.guest.support.history import FOREVER, Bytes, Change, Register, Version, ViolationError
 from tests.guest.support.model_file_system import Inode, ModelFileSystem
 from tests.guest.support.schedule_operations import (
-    DIRECTORY,
     FILES,
     FIRST_VALUE,
     NAMES,
@@ -60,15 +59,20 @@ class Record:
     """What happened, in order. The results are checked when the schedule is over, by `check`.
 
     :param model: the daemon's file system.
+    :param inos: inode numbers of the files.
+    :param directory: path of the directory of names.
     :param known_ends: whether the daemon knows the size of each file.
     """
 
-    def __init__(self, model: ModelFileSystem, *, known_ends: bool) -> None:
+    def __init__(
+        self, model: ModelFileSystem, inos: list[int], directory: str, *, known_ends: bool
+    ) -> None:
         self.now = 0
         self.lines: list[str] = []
         self._model = model
         self._known_ends = known_ends
-        self._inos = [model.walk(name).ino for name in FILES]
+        self._inos = inos
+        self._directory = directory
         self._bytes = [Bytes(SIZE, FIRST_VALUE) for _ in FILES]
         self._registers: dict[tuple[str, Any], Register[Any]] = {}
         self._calls: list[Call] = []
@@ -151,7 +155,7 @@ class Record:
                 versions.append(register.set(value, self.now))
 
     def _values(self) -> list[tuple[tuple[str, Any], Any]]:
-        names = self._model.walk(DIRECTORY).entries
+        names = self._model.walk(self._directory).entries
         found: list[tuple[tuple[str, Any], Any]] = [
             (("name", name), names.get(name.encode(), 0)) for name in NAMES
         ]

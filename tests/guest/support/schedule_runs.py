@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import itertools
+import tempfile
 from pathlib import Path
 
+from efuse.closing import Closing
 from tests.guest.support.delays import Delays
 from tests.guest.support.history import ViolationError
 from tests.guest.support.schedule import Outcome, Schedule
+from tests.guest.support.schedule_mount import ScheduleMount
 from tests.guest.support.schedule_operations import PROFILES, Profile
 
 _SHOWN = 400
@@ -19,36 +22,42 @@ def profile_of(seed: int) -> Profile:
     return PROFILES[seed % len(PROFILES)]
 
 
-def command(seed: int) -> str:
-    """Return the command that repeats a seed."""
-    return f"scripts/schedules --seed {seed}"
+class Runner(Closing):
+    """Runs schedules on a mount of its own. After a failure the next schedule gets a new mount.
 
-
-def run(seed: int, directory: Path, delays: Delays) -> Outcome:
-    """Run the schedule of a seed.
-
-    :param directory: an existing directory, for the mount and for backing files.
-    :raises ViolationError: a result is wrong; the message has the events and the command.
+    :param directory: an existing directory, for mount points and backing files.
     """
-    place = directory / f"{seed}"
-    point, lower = place / "mnt", place / "lower"
-    for path in (point, lower):
-        path.mkdir(parents=True)
-    schedule = Schedule(point, lower, profile_of(seed), seed, delays)
-    try:
-        return schedule.run()
-    except ViolationError as violation:
-        events = "\n".join(schedule.lines[-_SHOWN:])
-        name = profile_of(seed).name
-        raise ViolationError(
-            f"{events}\nseed {seed} ({name}): {violation}\nto repeat it: {command(seed)}"
-        ) from violation
-    finally:
-        schedule.close()
 
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._numbers = itertools.count()
+        self._mount: ScheduleMount | None = None
+        self._delays = Delays()
 
-def runs(seeds: Iterable[int], directory: Path) -> Iterator[tuple[int, Outcome]]:
-    """Run the schedules of *seeds*; yield each seed and what its schedule has shown."""
-    with Delays() as delays:
-        for seed in seeds:
-            yield seed, run(seed, directory, delays)
+    def run(self, seed: int) -> Outcome:
+        """Run the schedule of a seed.
+
+        :raises ViolationError: a result is wrong; the message has all events and a command.
+        """
+        if self._mount is None:
+            self._mount = ScheduleMount(Path(tempfile.mkdtemp(dir=self._directory)))
+        profile, top = profile_of(seed), f"{next(self._numbers)}"
+        schedule = Schedule(self._mount, top, self._directory, profile, seed, self._delays)
+        try:
+            return schedule.run()
+        except ViolationError as violation:
+            self._mount.close()
+            self._mount = None
+            raise ViolationError(
+                "\n".join(schedule.lines[-_SHOWN:])
+                + f"\nseed {seed} ({profile.name}): {violation}"
+                + f"\nto run it again: scripts/schedules --seed {seed} --times 10"
+            ) from violation
+        finally:
+            schedule.close()
+
+    def close(self) -> None:
+        if self._mount is not None:
+            self._mount.close()
+            self._mount = None
+        self._delays.close()

@@ -25,8 +25,8 @@ class Worker:
     """The process. Its first operation opens the files.
 
     :param point: the mount.
-    :param theirs: the process's end of the pipe.
-    :param ours: this end of the pipe.
+    :param inner: the process's end of a pipe.
+    :param outer: the other end.
     :param strange: descriptors that the process must not have, such as the daemon's.
     :param mapped: whether it maps the files.
     :ivar pid: its process.
@@ -35,19 +35,19 @@ class Worker:
     """
 
     def __init__(
-        self, point: Path, theirs: Connection, ours: Connection, strange: set[int], *, mapped: bool
+        self, point: Path, inner: Connection, outer: Connection, strange: set[int], *, mapped: bool
     ) -> None:
-        self.pipe = ours
+        self.pipe = outer
         self.pid = os.fork()
         if self.pid:
-            theirs.close()
+            inner.close()
             return
         status = 1
         try:
             gc.disable()  # a collection would copy all pages that hold objects
             for fd in strange:
                 os.close(fd)
-            _Doer(point, mapped).run(theirs)
+            _Doer(point, mapped).run(inner)
             status = 0
         finally:
             if status:
