@@ -13,7 +13,7 @@ promises that a read shows all of a write or nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import pairwise
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -80,13 +80,14 @@ class Bytes:
         :param ended: moment at which it had returned.
         :raises ViolationError: a byte is older than it may be, or was never written there.
         """
-        for value, run in groupby(enumerate(data, at), key=lambda pair: pair[1]):
-            places = [place for place, _ in run]
-            low, high = places[0], places[-1] + 1
-            # Between two edges all bytes have the same changes.
-            edges = {low} | {e for c in self.changes for e in (c.low, c.high) if low < e < high}
-            for place in sorted(edges):
-                self._check_byte(place, value, started, ended)
+        end = at + len(data)
+        edges = {e for c in self.changes for e in (c.low, c.high) if at < e < end}
+        bounds = [at, *sorted(edges), end]
+        for low, high in pairwise(bounds):
+            part = data[low - at : high - at]
+            # All bytes of the part have the same changes: one byte of each value is enough.
+            for value in sorted(set(part)):
+                self._check_byte(low + part.index(value), value, started, ended)
 
     def _check_byte(self, place: int, value: int, started: int, ended: int) -> None:
         here = [c for c in self.changes if c.low <= place < c.high and c.started < ended]

@@ -21,9 +21,9 @@ import select
 import signal
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,20 +65,6 @@ class _Held:
     call: Call | None
     order: tuple[Any, ...]
     answer: bytes | None = None
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a schedule has shown.
-
-    :ivar hits: how many requests the kernel answered, by opcode.
-    :ivar paths: how many READs and WRITEs each path carried out.
-    :ivar delayed: how often a worker was delayed in the kernel.
-    """
-
-    hits: Counter[str]
-    paths: Counter[str]
-    delayed: int
 
 
 class Schedule:
@@ -150,13 +136,8 @@ class Schedule:
 
     def _add_worker(self, number: int) -> None:
         outer, inner = multiprocessing.Pipe()
-        strange = {
-            self._device,
-            self._notified,
-            self._tell,
-            outer.fileno(),
-            *self._backing.values(),
-        }
+        strange = {self._mount.device, self._notified, self._tell, outer.fileno()}
+        strange |= set(self._backing.values())
         strange |= {worker.pipe.fileno() for worker in self._workers}
         place = self._mount.point / self._top
         worker = Worker(place, inner, outer, strange, mapped=self._profile.mapped)
@@ -169,12 +150,11 @@ class Schedule:
         """What happened so far, for a message."""
         return self._record.lines
 
-    def run(self) -> Outcome:
+    def run(self) -> None:
         """Run the schedule, and check its results.
 
         :raises ViolationError: a result is wrong, or a call hangs.
         """
-        hits, paths, delayed = self._mount.hits(), self._mount.paths(), self._delays.count
         for number in range(WORKERS):
             self._start(number, Operation("open"))
         self._pump_until(lambda: not self._busy)
@@ -186,9 +166,6 @@ class Schedule:
         self._prompt = True
         self._finish()
         self._record.check()
-        return Outcome(
-            self._mount.hits() - hits, self._mount.paths() - paths, self._delays.count - delayed
-        )
 
     # What happens
 
@@ -253,16 +230,16 @@ class Schedule:
         found: list[tuple[str, Callable[[], None]]] = []
         for number, left in enumerate(self._left):
             if left and number not in self._busy:
-                found.append(("start", lambda n=number, o=left: self._start(n, o.pop())))
+                found.append(("start", partial(self._start_next, number)))
         for held in sorted(self._held, key=lambda held: held.order):
             if held.answer is None:
-                found.append(("handle", lambda h=held: self._handle(h)))
+                found.append(("handle", partial(self._handle, held)))
             else:
-                found.append(("answer", lambda h=held: self._answer(h)))
+                found.append(("answer", partial(self._answer, held)))
         if self._changes:
-            found.append(("change", lambda: self._change(self._changes.pop())))
+            found.append(("change", self._change))
         for call in self._changed:
-            found.append(("notify", lambda c=call: self._notify(c)))
+            found.append(("notify", partial(self._notify, call)))
         return found
 
     def _step(self) -> bool:
@@ -284,6 +261,9 @@ class Schedule:
                 raise self._hang()
         return True
 
+    def _start_next(self, number: int) -> None:
+        self._start(number, self._left[number].pop())
+
     def _start(self, number: int, operation: Operation) -> None:
         self._busy[number] = self._record.start(operation, f"w{number}")
         self._workers[number].pipe.send(operation)
@@ -303,7 +283,8 @@ class Schedule:
 
     # Changes of the daemon
 
-    def _change(self, operation: Operation) -> None:
+    def _change(self) -> None:
+        operation = self._changes.pop()
         call = self._record.start(operation, "daemon")
         if operation.kind.startswith("daemon_"):
             getattr(self, f"_{operation.kind}")(operation)
@@ -355,16 +336,16 @@ class Schedule:
         mount, nodeids = self._mount, self._daemon.nodeids
         ino = self._inos[o.file]
         if o.kind == "unmap":
-            return [lambda: mount.unmap(ino)]
+            return [partial(mount.unmap, ino)]
         if o.kind == "map":
-            return [lambda: mount.map(ino, self._backing[ino], SIZE)]
+            return [partial(mount.map, ino, self._backing[ino], SIZE)]
         inos, found = [ino], []
         if o.kind in ("daemon_link", "daemon_unlink"):
             directory = nodeids.known(self._daemon.model.walk(self._directory).ino)
             found.append(wire.inval_entry(directory, o.name.encode()))
             inos = self._inos
         found += [wire.inval_inode(nodeids.known(ino), 0, 0) for ino in inos]
-        return [lambda m=message: mount.notify(m) for message in found]
+        return [partial(mount.notify, message) for message in found]
 
     # The end
 

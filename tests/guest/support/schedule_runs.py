@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import itertools
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 from efuse.closing import Closing
 from tests.guest.support.delays import Delays
 from tests.guest.support.history import ViolationError
-from tests.guest.support.schedule import Outcome, Schedule
+from tests.guest.support.schedule import Schedule
 from tests.guest.support.schedule_mount import ScheduleMount
 from tests.guest.support.schedule_operations import PROFILES, Profile
 
@@ -34,7 +35,7 @@ class Runner(Closing):
         self._mount: ScheduleMount | None = None
         self._delays = Delays()
 
-    def run(self, seed: int) -> Outcome:
+    def run(self, seed: int) -> None:
         """Run the schedule of a seed.
 
         :raises ViolationError: a result is wrong; the message has all events and a command.
@@ -44,7 +45,7 @@ class Runner(Closing):
         profile, top = profile_of(seed), f"{next(self._numbers)}"
         schedule = Schedule(self._mount, top, self._directory, profile, seed, self._delays)
         try:
-            return schedule.run()
+            schedule.run()
         except ViolationError as violation:
             self._mount.close()
             self._mount = None
@@ -55,6 +56,21 @@ class Runner(Closing):
             ) from violation
         finally:
             schedule.close()
+
+    @property
+    def delays(self) -> int:
+        """How often a worker was delayed in the kernel."""
+        return self._delays.count
+
+    @property
+    def hits(self) -> Counter[str]:
+        """How many requests the kernel answered on the present mount, by opcode."""
+        return self._mount.hits() if self._mount else Counter()
+
+    @property
+    def paths(self) -> Counter[str]:
+        """How many READs and WRITEs each path carried out on the present mount."""
+        return self._mount.paths() if self._mount else Counter()
 
     def close(self) -> None:
         if self._mount is not None:

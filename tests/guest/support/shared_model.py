@@ -328,8 +328,7 @@ class SharedSource(RuleBasedStateMachine):
         os.close(fd)
         if isinstance(value, OSError):
             assert value.errno == errno.ENODATA, value
-            value = None
-        self._found(ino).xattr.see(side, value, since)
+        self._found(ino).xattr.see(side, None if isinstance(value, OSError) else value, since)
 
     @rule(side=sides, name=names)
     def read(self, side: int, name: str) -> None:
@@ -371,7 +370,8 @@ class SharedSource(RuleBasedStateMachine):
         def shown() -> bool:
             self.stat(side, name)
             self.list(side)
-            return self._names[name].versions[self._names[name].shown[side]].value == truth
+            line = self._names[name]
+            return bool(line.versions[line.shown[side]].value == truth)
 
         eventually(shown, f"mount {side} shows {name}")
 
