@@ -286,13 +286,21 @@ class Schedule:
     def _change(self) -> None:
         operation = self._changes.pop()
         call = self._record.start(operation, "daemon")
-        if operation.kind.startswith("daemon_"):
+        if operation.kind == "daemon_write":
+            self._daemon_write(call)
+        elif operation.kind.startswith("daemon_"):
             getattr(self, f"_{operation.kind}")(operation)
         self._record.apply_own(call)
         self._changed.append(call)
 
-    def _daemon_write(self, o: Operation) -> None:
-        self._daemon.model.write(self._inos[o.file], o.at, bytes([o.value]) * o.length)
+    def _daemon_write(self, call: Call) -> None:
+        """Write the part of the range that the file has: the size stays."""
+        o, inode = call.operation, self._daemon.model.get(self._inos[call.operation.file])
+        end = max(min(o.at + o.length, inode.size), o.at)
+        assert call.change is not None
+        call.change.high = end
+        if end > o.at:
+            self._daemon.model.write(inode.ino, o.at, bytes([o.value]) * (end - o.at))
 
     def _daemon_truncate(self, o: Operation) -> None:
         self._daemon.model.truncate(self._inos[o.file], o.at)
