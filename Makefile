@@ -41,6 +41,9 @@ test-mutants: ## break one rule of the module at a time: the guest tests must no
 fuzz: ## ten minutes of wrong replies, notifications and ioctls, in a kernel that finds data races (slow)
 	@scripts/fuzz --seconds 600 --kernel kcsan
 
+schedules: ## random interleavings of calls and answers in a guest, from a random seed (SECONDS=300)
+	@scripts/schedules --seconds $(or $(SECONDS),300)
+
 test-package: ## build the Debian package, install it by DKMS in a clean root (root; cached)
 	@scripts/test-package
 

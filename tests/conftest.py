@@ -12,12 +12,16 @@ from typing import Any
 
 import pytest
 
+from efuse import locations
+
 Eventually = Callable[..., Any]
 
 FAILED_LIST = "EFUSE_FAILED_LIST"
 """Name of the variable with the file to which each failure adds a line (scripts/test)."""
 
 pytest.register_assert_rewrite("tests.passthrough_operations")
+# Hypothesis keeps its notes there instead of in the working directory.
+os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(locations.cache() / "hypothesis"))
 
 
 def wait_for(condition: Callable[[], Any], timeout: float = 60, what: str = "the condition") -> Any:

@@ -2,7 +2,8 @@
 """Build the modules with one fault at a time, and show that the tests notice each.
 
 ``make test-mutants``, or ``python -m tests.mutants [NAME...]``. Each runs in a guest of its own.
-The exit status is 1 if a broken build passed its tests.
+The exit status is 1 if a broken build passed its tests. With ``--schedules``, random schedules run
+in place of the tests of each broken build, and the exit status is 1 if they notice none of them.
 """
 
 from __future__ import annotations
@@ -89,8 +90,18 @@ def _run(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def _tried(mutant: Mutant) -> tuple[bool, str]:
-    """Return whether the tests noticed the fault, and which tests failed.
+def _command(mutant: Mutant, schedules: list[str] | None) -> list[str]:
+    """Return the command that must fail in the guest."""
+    if schedules is not None:
+        return [sys.executable, "-u", "-m", "tests.schedules", *schedules]
+    words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+    return [*words, *(f"tests/guest/{test}" for test in mutant.tests)]
+
+
+def _tried(mutant: Mutant, schedules: list[str] | None) -> tuple[bool, str]:
+    """Return whether the fault was noticed, and which tests failed, or which schedule.
+
+    :param schedules: the arguments of random schedules that run in place of the tests.
 
     :raises ValueError: the fault cannot be compiled.
     """
@@ -103,9 +114,9 @@ def _tried(mutant: Mutant) -> tuple[bool, str]:
         if built.returncode:
             raise ValueError(f"{mutant.name}: {built.stderr}")
         words = [*EFUSE, "guest", "run", "--timeout", str(_TIMEOUT_S), "--"]
-        words += [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
-        done = _run(root, *words, *(f"tests/guest/{test}" for test in mutant.tests))
-    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.M)
+        done = _run(root, *words, *_command(mutant, schedules))
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)|^(seed \d+ \(.*)", done.stdout, re.M)
+    failed = ["".join(found) for found in failed]
     # If no test failed, the guest's kernel has complained or died, and the last line reports that.
     output = failed or [line for line in (done.stdout + done.stderr).splitlines() if line][-1:]
     return done.returncode != 0, ", ".join(output)
@@ -114,19 +125,23 @@ def _tried(mutant: Mutant) -> tuple[bool, str]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.mutants", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="which; all if none is given")
-    names = parser.parse_args().names
+    parser.add_argument(
+        "--schedules", metavar="OPTIONS", help='run "scripts/schedules OPTIONS" in place of tests'
+    )
+    parsed = parser.parse_args()
+    names, schedules = parsed.names, parsed.schedules and parsed.schedules.split()
     chosen = [m for m in mutants() if not names or m.name in names]
     if unknown := set(names) - {m.name for m in chosen}:
         parser.error(f"no such broken build: {', '.join(sorted(unknown))}")
     survivors = 0
     for mutant in chosen:
         begin = time.monotonic()
-        noticed, how = _tried(mutant)
+        noticed, how = _tried(mutant, schedules)
         survivors += not noticed
         verdict = "noticed" if noticed else "NOT NOTICED"
         print(f"{mutant.name}: {verdict} ({time.monotonic() - begin:.0f} s): {how}", flush=True)
     print(f"{len(chosen) - survivors} of {len(chosen)} broken builds noticed")
-    return 1 if survivors else 0
+    return int(survivors == len(chosen) if schedules else survivors > 0)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from efuse.bpf.members import CSD_FUNCTION, CSD_POLICY, EFUSE_OPS, Interface
 from efuse.bpf.requests import request_programs
 from efuse.bpf.tracing import shipped
 from efuse.libefuse import library
+from tests.guest.support import delays
 from tests.guest.support.channel_daemon import hello, loop_daemon, passthrough_fh
 from tests.guest.support.policies import POLICIES
 from tests.libefuse.sanitizers import ADDRESS, THREAD
@@ -54,7 +55,7 @@ def main() -> None:
         made += [pool.submit(THREAD.preload_library), pool.submit(hello)]
         made += [pool.submit(passthrough_fh, Path())]
         made += [pool.submit(library, f"libefuse-{name}.so") for name in LIBRARIES]
-        made += [pool.submit(builtin), pool.submit(request_programs)]
+        made += [pool.submit(builtin), pool.submit(request_programs), pool.submit(delays.programs)]
         made += [pool.submit(shipped, name) for name in ("copied", "trace")]
         for interface in (EFUSE_OPS, CSD_FUNCTION):
             for text in set(handlers(interface)):

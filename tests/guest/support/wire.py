@@ -147,6 +147,7 @@ class Request:
     gid: int
     fields: dict[str, int] = field(default_factory=dict)
     rest: bytes = b""
+    pid: int = 0
 
     def __getattr__(self, name: str) -> int:
         try:
@@ -158,7 +159,16 @@ class Request:
     def __reduce__(self) -> Any:
         return (
             Request,
-            (self.opcode, self.unique, self.nodeid, self.uid, self.gid, self.fields, self.rest),
+            (
+                self.opcode,
+                self.unique,
+                self.nodeid,
+                self.uid,
+                self.gid,
+                self.fields,
+                self.rest,
+                self.pid,
+            ),
         )
 
     @property
@@ -178,9 +188,9 @@ class Request:
 
 def parse(raw: bytes) -> Request:
     """Parse a request."""
-    _, opcode, unique, nodeid, uid, gid, _, extra, _ = _IN.unpack_from(raw)
+    _, opcode, unique, nodeid, uid, gid, pid, extra, _ = _IN.unpack_from(raw)
     name = OPCODES.get(opcode, str(opcode))
-    request = Request(name, unique, nodeid, uid, gid)
+    request = Request(name, unique, nodeid, uid, gid, pid=pid)
     body = raw[_IN.size : len(raw) - 8 * extra]
     if name in _FIXED:
         layout, names = _FIXED[name]
