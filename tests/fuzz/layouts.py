@@ -171,8 +171,8 @@ STORAGE_IOCTLS = {
         ),
     ),
     "CSD_IOC_STATUS": (
-        _READ | 80 << 16 | _CSD | 1,
-        _layout(" ".join(f"word{number}:Q" for number in range(10))),
+        _READ | 72 << 16 | _CSD | 1,
+        _layout(" ".join(f"word{number}:Q" for number in range(9))),
     ),
     "CSD_IOC_RESTART": (_WRITE | 16 << 16 | _CSD | 2, _layout("args:Q args_size:I flags:I")),
 }

@@ -180,7 +180,11 @@ def notification(chance: Random, mutator: Mutator, code: int, known: list[int]) 
     values |= {"kh": chance.choice(known) if known else 1, "unique": chance.getrandbits(32)}
     part = Part(layout, values)
     if name in ("inval_entry", "delete"):
-        part.tail = chance.choice(tree.NAMES).encode() + b"\0"
+        # Mostly a name that the kernel knows.
+        settled = [each.encode() for each in tree.FILES if "/" not in each]
+        if chance.random() < 0.7:
+            part.values["nodeid"] = tree.ROOT
+        part.tail = chance.choice([*settled, *map(str.encode, tree.NAMES)]) + b"\0"
         part.values["namelen"] = len(part.tail) - 1
         if chance.random() < 0.2:
             mutator.change_name(part)
