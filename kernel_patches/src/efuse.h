@@ -241,7 +241,8 @@ void efuse_permission(struct mnt_idmap *idmap, struct inode *inode);
 void efuse_acl_asked(struct inode *inode, int type);
 
 /* Replies with attributes: see timeouts.c. */
-void efuse_strip_listed(struct fuse_entry_out *entry);
+void efuse_entry_listed(struct fuse_entry_out *entry);
+void efuse_size_came(struct inode *inode, const struct fuse_attr *attr);
 void efuse_attrs_came(struct inode *inode, const struct fuse_attr *attr);
 
 /* Checks of FUSE's own caches when they are used: see kept.c; efuse_inode_evicted(): changes.c. */
