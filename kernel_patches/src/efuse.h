@@ -37,6 +37,7 @@ struct page;
 struct qstr;
 struct super_block;
 struct vm_area_struct;
+struct writeback_control;
 
 /**
  * struct efuse_args - eFuse's state of a request, embedded in its struct fuse_args
@@ -241,7 +242,8 @@ void efuse_permission(struct mnt_idmap *idmap, struct inode *inode);
 void efuse_acl_asked(struct inode *inode, int type);
 
 /* Replies with attributes: see timeouts.c. */
-void efuse_strip_listed(struct fuse_entry_out *entry);
+void efuse_entry_listed(struct fuse_entry_out *entry);
+void efuse_size_came(struct inode *inode, const struct fuse_attr *attr);
 void efuse_attrs_came(struct inode *inode, const struct fuse_attr *attr);
 
 /* Checks of FUSE's own caches when they are used: see kept.c; efuse_inode_evicted(): changes.c. */
@@ -278,6 +280,7 @@ struct page *efuse_fresh_page(struct address_space *mapping, pgoff_t index);
 int efuse_notify_copy(struct fuse_copy_state *cs, struct efuse_notify_target **page,
 		      unsigned int offset, unsigned int len);
 void efuse_folio_cleaned(struct folio *folio);
+void efuse_folio_unwritten(struct folio *folio, struct writeback_control *wbc, int err);
 bool efuse_release_folio(struct folio *folio, gfp_t gfp);
 void efuse_invalidate_folio(struct folio *folio, size_t offset, size_t len);
 void efuse_free_folio(struct folio *folio);

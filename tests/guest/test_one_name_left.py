@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -202,3 +203,46 @@ def test_values_and_rights_of_before_in_a_file_with_one_name_left(mountpoint: Pa
         assert os.stat(m / "f").st_nlink == 1
         assert os.getxattr(m / "f", "user.x") == b"new"
         fails(errno.EACCES, as_user, _NOBODY, _open, m / "f")
+
+
+@pytest.mark.parametrize("what", ["xattr", "data"])
+def test_link_without_handlers_is_known_when_they_are_attached_again(
+    mountpoint: Path, what: str
+) -> None:
+    with mounted(
+        mountpoint,
+        consistency="exclusive",
+        default_permissions=False,
+        nodeid_per_name=True,
+        open_flags=FOPEN_NOFLUSH,
+        path="cache",
+        **_NO_TIMEOUT,
+    ) as m:
+        m.model.create("f", b"o" * BLOCK)
+        m.model.set_xattr("f", b"user.x", b"old")
+        fd = os.open(m / "f", os.O_RDONLY)
+        direct = os.open(m / "f", os.O_RDONLY | os.O_DIRECT)
+        assert os.fstat(fd).st_nlink == 1
+        assert m.attachment
+        m.attachment.close()
+        os.link(m / "f", m / "h")
+        m.attach()
+        if what == "xattr":
+            assert os.getxattr(fd, "user.x") == b"old"
+            os.setxattr(m / "h", "user.x", b"new")
+            seen = os.getxattr(fd, "user.x")
+            assert m.call("inode", "f").xattrs[b"user.x"] == b"new"
+            expected = b"new"
+        else:
+            expected = b"n" * BLOCK
+            with mmap.mmap(-1, BLOCK) as buffer:
+                assert os.preadv(direct, [buffer], 0) == BLOCK
+                assert buffer[:] == b"o" * BLOCK
+                other = os.open(m / "h", os.O_WRONLY)
+                assert os.pwrite(other, expected, 0) == BLOCK
+                os.close(other)
+                assert os.preadv(direct, [buffer], 0) == BLOCK
+                seen = buffer[:]
+        os.close(direct)
+        os.close(fd)
+        assert seen == expected

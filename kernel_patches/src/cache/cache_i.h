@@ -279,6 +279,7 @@ void efuse_size_crossed(struct efuse_conn *ec, const struct fuse_args *args);
 u64 efuse_size_known(const struct efuse_conn *ec, struct fuse_mount *fm, u64 nodeid, u64 *size);
 u64 efuse_size_true(const struct efuse_conn *ec, struct inode *inode, u64 *size);
 u64 efuse_size_valid(const struct efuse_conn *ec, const struct fuse_inode *fi, u64 *size);
+bool efuse_size_agrees(struct fuse_mount *fm, u64 nodeid, u64 size);
 bool efuse_size_settled(const struct efuse_conn *ec, u64 nodeid);
 bool efuse_size_reached(const struct efuse_conn *ec, u64 nodeid, u64 epoch);
 void efuse_size_mark(struct fuse_attr *attr, u64 epoch);
@@ -306,9 +307,21 @@ bool efuse_shared_nodeid(struct fuse_mount *fm, u64 nodeid);
 #define EFUSE_TIME_EXTENDED	BIT_ULL(62)
 #define EFUSE_TIME_EPOCH	(BIT_ULL(EFUSE_EPOCH_BITS) - 1)
 
+/*
+ * The nanoseconds of an extended timeout in a reply. A daemon gains nothing by sending them: it
+ * could send a long timeout as well.
+ */
+#define EFUSE_NSEC_EXTENDED	U32_MAX
+
 static inline bool efuse_time_extended(u64 time)
 {
 	return time & EFUSE_TIME_EXTENDED;
+}
+
+/* Is the timeout in a reply extended? */
+static inline bool efuse_reply_extended(u64 secs, u32 nsecs)
+{
+	return nsecs == EFUSE_NSEC_EXTENDED && efuse_time_extended(secs);
 }
 
 void efuse_time_extend(u16 bucket, u64 epoch, u64 *secs, u32 *nsecs);

@@ -13,12 +13,6 @@
 #include <linux/iversion.h>
 #include <linux/pagemap.h>
 
-/*
- * The nanoseconds of an extended timeout in a reply. A daemon gains nothing by sending them: it
- * could send a long timeout as well.
- */
-#define EFUSE_NSEC_EXTENDED	U32_MAX
-
 /**
  * efuse_time_extend - make an extended timeout for a reply
  * @bucket: bucket of the value that the timeout is for
@@ -43,7 +37,7 @@ void efuse_time_extend(u16 bucket, u64 epoch, u64 *secs, u32 *nsecs)
  */
 u64 efuse_time(u64 secs, u32 nsecs, u64 plain)
 {
-	if (nsecs == EFUSE_NSEC_EXTENDED && efuse_time_extended(secs))
+	if (efuse_reply_extended(secs, nsecs))
 		return secs & (EFUSE_TIME_EXTENDED | (EFUSE_TIME_EXTENDED - 1));
 	return min(plain, EFUSE_TIME_EXTENDED - 1);
 }

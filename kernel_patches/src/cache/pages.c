@@ -19,6 +19,7 @@
 #include <linux/rmap.h>
 #include <linux/sched/signal.h>
 #include <linux/wait_bit.h>
+#include <linux/writeback.h>
 
 /* Has FUSE's page cache of the file not been bypassed by a change since its epoch? */
 bool efuse_pages_true(const struct efuse_conn *ec, struct inode *inode)
@@ -372,6 +373,21 @@ void efuse_folio_cleaned(struct folio *folio)
 	/* The store has come for which the page was dropped. */
 	if (unlikely(!xa_empty(dropped)))
 		xa_erase(dropped, folio->index);
+}
+
+/**
+ * efuse_folio_unwritten - was writing a folio back begun?
+ * @folio: the folio, locked, not dirty any more
+ * @wbc: the write-back
+ * @err: 0 or a negative errno
+ *
+ * FUSE of 6.12 leaves the folio clean if it finds no memory, and write-back, which tries again, then
+ * reports success.
+ */
+void efuse_folio_unwritten(struct folio *folio, struct writeback_control *wbc, int err)
+{
+	if (err == -ENOMEM)
+		folio_redirty_for_writepage(wbc, folio);
 }
 
 /* Does the folio hold bytes that are nowhere else? */

@@ -81,6 +81,21 @@ static u64 efuse_mark_epoch(const struct efuse_conn *ec, const struct fuse_attr 
 		      FIELD_MAX(EFUSE_ATTR_EPOCH));
 }
 
+/* Take the size in attributes. Under fuse_inode.lock. */
+static void efuse_size_take(const struct efuse_conn *ec, struct fuse_inode *fi,
+			    const struct fuse_attr *attr)
+{
+	u64 epoch;
+
+	if (!(attr->flags & EFUSE_ATTR_MARKED))
+		return;
+	epoch = efuse_mark_epoch(ec, attr);
+	if (epoch < fi->efuse_size.epoch)
+		return;
+	efuse_size_set(&fi->efuse_size, epoch, attr->size);
+	WRITE_ONCE(fi->efuse_size.taker, current);
+}
+
 /**
  * efuse_size_taken - FUSE has taken attributes of a reply
  * @inode: the inode, whose struct fuse_inode is locked
@@ -88,22 +103,33 @@ static u64 efuse_mark_epoch(const struct efuse_conn *ec, const struct fuse_attr 
  *
  * FUSE drops attributes that something else has crossed, or does not trust them: after an eviction
  * they are as good as ended. It takes those without a mark, too, but then its size differs from the
- * one that is known, or is as true as that.
+ * one that is known, or is as true as that. With write-back see efuse_size_came().
  */
 void efuse_size_taken(struct inode *inode, const struct fuse_attr *attr)
 {
-	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
+	struct fuse_conn *fc = get_fuse_conn(inode);
+	const struct efuse_conn *ec = efuse_conn_get(fc);
 	struct fuse_inode *fi = get_fuse_inode(inode);
-	struct efuse_size *known = &fi->efuse_size;
-	u64 epoch;
 
-	if (!ec || !(attr->flags & EFUSE_ATTR_MARKED) || fi->inval_mask & STATX_SIZE)
-		return;
-	epoch = efuse_mark_epoch(ec, attr);
-	if (epoch < known->epoch)
-		return;
-	efuse_size_set(known, epoch, attr->size);
-	WRITE_ONCE(known->taker, current);
+	if (ec && !fc->writeback_cache && !(fi->inval_mask & STATX_SIZE))
+		efuse_size_take(ec, fi, attr);
+}
+
+/**
+ * efuse_size_came - FUSE is about to take attributes of a reply, or to drop them
+ * @inode: the inode, whose struct fuse_inode is locked
+ * @attr: the attributes
+ *
+ * With write-back FUSE replaces the size in them by its own. The daemon's does not depend on
+ * whether FUSE takes the rest: efuse_size_counts() asks whether FUSE trusts it.
+ */
+void efuse_size_came(struct inode *inode, const struct fuse_attr *attr)
+{
+	struct fuse_conn *fc = get_fuse_conn(inode);
+	const struct efuse_conn *ec = efuse_conn_get(fc);
+
+	if (ec && fc->writeback_cache)
+		efuse_size_take(ec, get_fuse_inode(inode), attr);
 }
 
 /**
@@ -192,6 +218,14 @@ bool efuse_size_reached(const struct efuse_conn *ec, u64 nodeid, u64 epoch)
 	       !efuse_size_shrinks(ec, nodeid);
 }
 
+/* Does FUSE show the size that is known, or trust it, if it shows what it is still to write? */
+static bool efuse_size_shown(const struct efuse_conn *ec, struct inode *inode, u64 size)
+{
+	if (ec->fc->writeback_cache)
+		return !(READ_ONCE(get_fuse_inode(inode)->inval_mask) & STATX_SIZE);
+	return size == i_size_read(inode);
+}
+
 /*
  * May a request go by the size that is known? Where other programs change the file without a
  * notification, only if that is the size that FUSE shows, and for as long as the daemon's timeout
@@ -209,7 +243,7 @@ static bool efuse_size_counts(const struct efuse_conn *ec, struct inode *inode,
 	else if (!efuse_size_reached(ec, fi->nodeid, efuse_size_read(&fi->efuse_size, size)))
 		return false;
 	return efuse_size_lasts(ec, inode) ||
-	       ((ec->fc->writeback_cache || *size == i_size_read(inode)) &&
+	       (efuse_size_shown(ec, inode, *size) &&
 		((args && args->efuse.asked) || !efuse_attr_ended(inode)));
 }
 
@@ -240,11 +274,32 @@ bool efuse_size_told(const struct efuse_conn *ec, struct fuse_mount *fm,
 }
 
 /**
+ * efuse_size_agrees - does FUSE show a size of a file?
+ * @fm: mount
+ * @nodeid: nodeid of the file
+ * @size: the size in bytes
+ *
+ * With write-back a longer file is shown if pages are still to be written.
+ */
+bool efuse_size_agrees(struct fuse_mount *fm, u64 nodeid, u64 size)
+{
+	struct inode *inode;
+	bool agrees;
+
+	rcu_read_lock();
+	inode = efuse_inode_rcu(fm, nodeid);
+	agrees = inode && size == i_size_read(inode);
+	rcu_read_unlock();
+	return agrees;
+}
+
+/**
  * efuse_size_ask - ask the daemon for the size of a file
  * @file: the file
  * @taken: set to whether FUSE has taken the reply, and nothing has crossed it
  *
  * FUSE's attributes may be valid although the size is not known any more, so they are ended first.
+ * With write-back FUSE never asks for the size: another attribute brings the same reply.
  *
  * Context: process context, may sleep.
  * Return: 0 or a negative errno
@@ -253,11 +308,12 @@ int efuse_size_ask(struct file *file, bool *taken)
 {
 	struct inode *inode = file_inode(file);
 	struct efuse_size *known = &get_fuse_inode(inode)->efuse_size;
+	u32 mask = get_fuse_conn(inode)->writeback_cache ? STATX_BLOCKS : STATX_SIZE;
 	int err;
 
 	WRITE_ONCE(known->taker, NULL);
-	fuse_invalidate_attr_mask(inode, STATX_SIZE);
-	err = fuse_update_attributes(inode, file, STATX_SIZE);
+	fuse_invalidate_attr_mask(inode, mask);
+	err = fuse_update_attributes(inode, file, mask);
 	*taken = READ_ONCE(known->taker) == current;
 	return err;
 }

@@ -10,13 +10,23 @@
  */
 #include "cache_i.h"
 
-/**
- * efuse_strip_listed - clear the marks of the kernel's own answers in an entry of a READDIRPLUS
- * @entry: the entry
- */
-void efuse_strip_listed(struct fuse_entry_out *entry)
+static void efuse_strip_entry(struct fuse_entry_out *entry)
 {
 	entry->attr.flags &= ~(EFUSE_ATTR_UNCOUNTED | EFUSE_ATTR_MARKED);
+}
+
+/**
+ * efuse_entry_listed - FUSE is about to take an entry of a READDIRPLUS
+ * @entry: the entry
+ *
+ * Clears the marks that only the kernel's own answers have. Attributes whose timeout is extended
+ * are marked: no change has crossed them.
+ */
+void efuse_entry_listed(struct fuse_entry_out *entry)
+{
+	efuse_strip_entry(entry);
+	if (efuse_reply_extended(entry->attr_valid, entry->attr_valid_nsec))
+		efuse_size_mark(&entry->attr, entry->attr_valid & EFUSE_TIME_EPOCH);
 }
 
 /* Clear the bits of a reply that are marks of the kernel's own answers. */
@@ -27,7 +37,7 @@ void efuse_strip(struct fuse_args *args)
 	struct fuse_open_out *open = efuse_out_open(args);
 
 	if (entry)
-		efuse_strip_listed(entry);
+		efuse_strip_entry(entry);
 	if (attr)
 		attr->attr.flags &= ~EFUSE_ATTR_MARKED;
 	if (open)
@@ -108,22 +118,7 @@ static void efuse_end_entry(struct fuse_entry_out *entry)
 	entry->attr_valid_nsec = 0;
 }
 
-/* Tell since when the attributes in a reply are true, unless a change has crossed the reply. */
-static void efuse_mark_attr(const struct efuse_req *req, const struct efuse_changes *ch, u64 nodeid,
-			    struct fuse_attr *attr)
-{
-	u64 now = efuse_epoch_now(req->ec);
-	bool own = false;
-
-	if (!S_ISDIR(attr->mode) && !fuse_invalid_attr(attr) &&
-	    efuse_epoch_holds(req->ec, ch, efuse_size_bucket(nodeid), req->args->efuse.epoch, &own))
-		efuse_size_mark(attr, own ? ch->epoch : now);
-}
-
-/*
- * Extends the timeouts of all entries of a READDIRPLUS, and marks their attributes; or sets the
- * timeouts to 0 if @ch is NULL.
- */
+/* Extends the timeouts of all entries of a READDIRPLUS, or sets them to 0 if @ch is NULL. */
 static void efuse_extend_dirents(const struct efuse_req *req, const struct efuse_changes *ch)
 {
 	struct fuse_direntplus *plus;
@@ -131,13 +126,11 @@ static void efuse_extend_dirents(const struct efuse_req *req, const struct efuse
 	char *at = efuse_dirents_start(req, &left);
 
 	while ((plus = efuse_dirents_next(&at, &left))) {
-		if (!plus->entry_out.nodeid || !ch) {
+		if (plus->entry_out.nodeid && ch)
+			efuse_extend_entry(req, ch, plus->dirent.name, plus->dirent.namelen,
+					   &plus->entry_out);
+		else
 			efuse_end_entry(&plus->entry_out);
-			continue;
-		}
-		efuse_extend_entry(req, ch, plus->dirent.name, plus->dirent.namelen,
-				   &plus->entry_out);
-		efuse_mark_attr(req, ch, plus->entry_out.nodeid, &plus->entry_out.attr);
 	}
 }
 
@@ -166,8 +159,6 @@ static void efuse_extend_exclusive(struct efuse_req *req, const struct efuse_cha
 		req->error = 0;
 		req->ret = 0;
 	}
-	if (args->opcode == FUSE_LINK)
-		efuse_linked(req->fm, efuse_arg_newdir(args));
 	if (req->error)
 		return;
 
@@ -241,6 +232,18 @@ void efuse_attrs_came(struct inode *inode, const struct fuse_attr *attr)
 	efuse_acls_outdated(inode);
 }
 
+/* Tell since when the attributes in a reply are true, unless a change has crossed the reply. */
+static void efuse_mark_attr(const struct efuse_req *req, const struct efuse_changes *ch, u64 nodeid,
+			    struct fuse_attr *attr)
+{
+	u64 now = efuse_epoch_now(req->ec);
+	bool own = false;
+
+	if (!S_ISDIR(attr->mode) && !fuse_invalid_attr(attr) &&
+	    efuse_epoch_holds(req->ec, ch, efuse_size_bucket(nodeid), req->args->efuse.epoch, &own))
+		efuse_size_mark(attr, own ? ch->epoch : now);
+}
+
 /*
  * FUSE takes the attributes in replies of LINK, and of CREATE for a file in memory, also if they
  * are older than those that it has. So these are not marked.
@@ -270,6 +273,9 @@ static void efuse_mark_attrs(const struct efuse_req *req, const struct efuse_cha
 void efuse_timeouts_extend(struct efuse_req *req, const struct efuse_changes *ch)
 {
 	efuse_mark_attrs(req, ch);
+	/* In all modes, and without handlers: both may change before the file is looked at again. */
+	if (req->args->opcode == FUSE_LINK)
+		efuse_linked(req->fm, efuse_arg_newdir(req->args));
 	switch (READ_ONCE(req->ec->consistency)) {
 	case EFUSE_STRICT:
 		efuse_end_strict(req);

@@ -311,8 +311,8 @@ static enum efuse_stop efuse_direct_cut(struct efuse_req *req, const struct efus
 	told = efuse_size_told(req->ec, req->fm, args, args->nodeid, &size);
 	if (told && pos + *room <= size)
 		return EFUSE_STOP_ALL;
-	if (!told || !settled || req->ec->fc->writeback_cache ||
-	    (!args->efuse.iter && !args->page_zeroing)) {
+	if (!told || !settled || (!args->efuse.iter && !args->page_zeroing) ||
+	    (req->ec->fc->writeback_cache && !efuse_size_agrees(req->fm, args->nodeid, size))) {
 		req->reason = EFUSE_DECLINED;
 		return EFUSE_STOP_REFUSED;
 	}
