@@ -27,7 +27,7 @@ MOST_TURNS = 12
 
 
 def _untried(counts: Counts, answered: set[str]) -> list[str]:
-    """Return what the run has to have tried, and has not."""
+    """Return what the run is still to try."""
     return [
         *counts.missing(DEVICE_IOCTLS),
         *({mode.name for mode in MODES if mode.handlers} - answered),
