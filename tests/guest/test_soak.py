@@ -9,7 +9,7 @@ from efuse.bpf import libbpf
 from tests.soak.growth import BOUNDS
 from tests.soak.run import soaked
 
-_ROUNDS = 6
+_ROUNDS = 4
 _ARRAY = 2
 _OF_EFUSE = {"bpf_programs", "bpf_maps", "bpf_links", "connections", "module_references", "pins"}
 """Counts that nothing else in the guest changes."""
