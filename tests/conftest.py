@@ -20,6 +20,8 @@ FAILED_LIST = "EFUSE_FAILED_LIST"
 """Name of the variable with the file to which each failure adds a line (scripts/test)."""
 
 pytest.register_assert_rewrite("tests.passthrough_operations")
+# trio's plugin may warn, and warnings are errors. No test needs it.
+os.environ.setdefault("HYPOTHESIS_NO_PLUGINS", "1")
 # Hypothesis keeps its notes there instead of in the working directory.
 os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(locations.cache() / "hypothesis"))
 
