@@ -211,19 +211,27 @@ class SharedSource(RuleBasedStateMachine):
         )
         self._names[name].set(side, ino, begun)
 
+    def _opened(self, side: int, name: str, flags: int) -> tuple[int, int] | None:
+        """Open a file; return the descriptor and the inode number, or None if it is missing."""
+        path = self._path(side, name)
+        fd, _, since = self._call(side, lambda: os.open(path, flags))
+        if self._missing(side, name, since, fd):
+            return None
+        assert isinstance(fd, int)
+        ino = os.fstat(fd).st_ino
+        self._names[name].see(side, ino, since)
+        return fd, ino
+
     def _data(self, ino: int) -> bytes:
         """Return new content. Each of its parts tells the file and the version."""
         return _STAMP.pack(ino, next(self._stamps)) * _COPIES
 
     @rule(side=sides, name=names)
     def write(self, side: int, name: str) -> None:
-        path = self._path(side, name)
-        fd, begun, since = self._call(side, lambda: os.open(path, os.O_WRONLY))
-        if self._missing(side, name, since, fd):
+        opened = self._opened(side, name, os.O_WRONLY)
+        if opened is None:
             return
-        assert isinstance(fd, int)
-        ino = os.fstat(fd).st_ino
-        self._names[name].see(side, ino, since)
+        fd, ino = opened
         data = self._data(ino)
         written, begun, _ = self._call(side, lambda: os.pwrite(fd, data, 0))
         os.close(fd)
@@ -233,13 +241,11 @@ class SharedSource(RuleBasedStateMachine):
     @rule(side=sides, name=names, more=st.integers(0, 3))
     def truncate(self, side: int, name: str, more: int) -> None:
         """Change the size, but leave the content."""
-        path, size = self._path(side, name), _STAMP.size * _COPIES + more * 5000
-        fd, begun, since = self._call(side, lambda: os.open(path, os.O_WRONLY))
-        if self._missing(side, name, since, fd):
+        size = _STAMP.size * _COPIES + more * 5000
+        opened = self._opened(side, name, os.O_WRONLY)
+        if opened is None:
             return
-        assert isinstance(fd, int)
-        ino = os.fstat(fd).st_ino
-        self._names[name].see(side, ino, since)
+        fd, ino = opened
         result, begun, _ = self._call(side, lambda: os.ftruncate(fd, size))
         os.close(fd)
         assert result is None
@@ -247,13 +253,10 @@ class SharedSource(RuleBasedStateMachine):
 
     @rule(side=sides, name=names, mode=st.sampled_from((0o600, 0o640, 0o644, 0o666)))
     def chmod(self, side: int, name: str, mode: int) -> None:
-        path = self._path(side, name)
-        fd, begun, since = self._call(side, lambda: os.open(path, os.O_RDONLY))
-        if self._missing(side, name, since, fd):
+        opened = self._opened(side, name, os.O_RDONLY)
+        if opened is None:
             return
-        assert isinstance(fd, int)
-        ino = os.fstat(fd).st_ino
-        self._names[name].see(side, ino, since)
+        fd, ino = opened
         result, begun, _ = self._call(side, lambda: os.fchmod(fd, mode))
         os.close(fd)
         assert result is None
@@ -261,13 +264,10 @@ class SharedSource(RuleBasedStateMachine):
 
     @rule(side=sides, name=names)
     def setxattr(self, side: int, name: str) -> None:
-        path = self._path(side, name)
-        fd, begun, since = self._call(side, lambda: os.open(path, os.O_RDONLY))
-        if self._missing(side, name, since, fd):
+        opened = self._opened(side, name, os.O_RDONLY)
+        if opened is None:
             return
-        assert isinstance(fd, int)
-        ino = os.fstat(fd).st_ino
-        self._names[name].see(side, ino, since)
+        fd, ino = opened
         value = b"%d" % next(self._stamps)
         result, begun, _ = self._call(side, lambda: os.setxattr(fd, _XATTR, value))
         os.close(fd)
@@ -318,12 +318,10 @@ class SharedSource(RuleBasedStateMachine):
 
     @rule(side=sides, name=names)
     def getxattr(self, side: int, name: str) -> None:
-        fd, _, since = self._call(side, lambda: os.open(self._path(side, name), os.O_RDONLY))
-        if self._missing(side, name, since, fd):
+        opened = self._opened(side, name, os.O_RDONLY)
+        if opened is None:
             return
-        assert isinstance(fd, int)
-        ino = os.fstat(fd).st_ino
-        self._names[name].see(side, ino, since)
+        fd, ino = opened
         value, _, since = self._call(side, lambda: os.getxattr(fd, _XATTR))
         os.close(fd)
         if isinstance(value, OSError):
