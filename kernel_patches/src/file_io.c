@@ -269,27 +269,6 @@ static bool efuse_file_locked(struct inode *inode)
 	return inode_is_locked(inode) && !READ_ONCE(get_fuse_inode(inode)->efuse_pages.past.end);
 }
 
-/*
- * Extents of fixed length do not tell where the file ends. Ask the daemon if that is not known; or,
- * as FUSE does, if a read goes beyond the end. The answer may have no timeout.
- */
-static int efuse_file_size(struct efuse_file_op *op)
-{
-	struct inode *inode = file_inode(op->iocb->ki_filp);
-	u64 nodeid = get_node_id(inode), size;
-	bool told;
-
-	if (!READ_ONCE(op->ec->extents_fixed) || !efuse_extents_cut(op->ec, nodeid))
-		return 0;
-	told = efuse_size_told(op->ec, get_fuse_mount(inode), NULL, nodeid, &size);
-	if (told && (op->opcode == FUSE_WRITE ||
-		     op->iocb->ki_pos + iov_iter_count(op->iter) <= size))
-		return 0;
-	if (told)
-		return fuse_update_attributes(inode, op->iocb->ki_filp, STATX_SIZE);
-	return efuse_size_ask(op->iocb->ki_filp, &op->asked);
-}
-
 /**
  * efuse_file_read - read(2) of a regular file
  * @iocb: the file, the position and the flags of the read
@@ -312,7 +291,7 @@ ssize_t efuse_file_read(struct kiocb *iocb, struct iov_iter *to, efuse_iter_t or
 	    efuse_file_locked(inode))
 		return ordinary(iocb, to);
 	/* If the daemon cannot be asked, it decides whether it can be read. */
-	if (efuse_file_size(&op))
+	if (efuse_extents_size(ec, iocb->ki_filp, iocb->ki_pos + iov_iter_count(to), &op.asked))
 		return ordinary(iocb, to);
 	done = efuse_file_move(&op, efuse_file_try, &left);
 	/* A caller that has seen the new content must not get the old one from FUSE's pages. */
@@ -418,7 +397,7 @@ static ssize_t efuse_file_write_locked(struct efuse_file_op *op, bool *left, siz
 	ret = efuse_file_modified(iocb) ?: efuse_write_checks_again(iocb, op->iter);
 	if (ret)
 		return ret;
-	*left = efuse_file_size(op);
+	*left = efuse_extents_size(op->ec, op->iocb->ki_filp, 0, &op->asked);
 	if (*left)
 		return 0;
 	ret = efuse_file_move(op, efuse_file_try_write, left);

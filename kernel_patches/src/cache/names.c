@@ -35,13 +35,16 @@ static bool efuse_names_matter(const struct efuse_conn *ec)
  * @attr: the attributes, with the mark of efuse_size_mark() if nothing has crossed them
  *
  * The first attributes of an inode come before anything is learned under it. Unmarked ones may be
- * older than another name of the file, so they do not tell that there is none.
+ * older than another name of the file, so they do not tell that there is none. A directory has one
+ * name, whatever its link count.
  */
 void efuse_names_told(struct inode *inode, const struct fuse_attr *attr)
 {
 	struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
 	struct fuse_inode *fi = get_fuse_inode(inode);
 
+	if (S_ISDIR(attr->mode))
+		return;
 	if (attr->nlink <= 1 && attr->flags & EFUSE_ATTR_MARKED) {
 		if (fi->efuse_names == EFUSE_NAMES_SEVERAL && efuse_names_matter(ec))
 			efuse_names_end(ec, fi->nodeid);

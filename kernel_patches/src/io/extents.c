@@ -923,6 +923,31 @@ bool efuse_extents_cut(struct efuse_conn *ec, u64 nodeid)
 }
 
 /**
+ * efuse_extents_size - find out where a file ends that a backing file does not end
+ * @ec: connection
+ * @file: the file
+ * @end: the file has to be as long as that for the caller, in bytes; 0 if any size will do
+ * @asked: set if the daemon was asked, and nothing has crossed its answer
+ *
+ * Extents of fixed length do not tell where the file ends. So the daemon is asked if that is not
+ * known; or, as FUSE does, if a read goes beyond the end. The answer may have no timeout.
+ *
+ * Context: process context, may sleep.
+ * Return: 0 or a negative errno
+ */
+int efuse_extents_size(struct efuse_conn *ec, struct file *file, u64 end, bool *asked)
+{
+	struct inode *inode = file_inode(file);
+	u64 nodeid = get_node_id(inode), size;
+
+	if (!READ_ONCE(ec->extents_fixed) || !efuse_extents_cut(ec, nodeid))
+		return 0;
+	if (!efuse_size_told(ec, get_fuse_mount(inode), NULL, nodeid, &size))
+		return efuse_size_ask(file, asked);
+	return end <= size ? 0 : fuse_update_attributes(inode, file, STATX_SIZE);
+}
+
+/**
  * efuse_extents_forget - end the extents of a nodeid that may come back as another file
  * @ec: connection
  * @nodeid: the nodeid

@@ -60,12 +60,17 @@ static int efuse_lower_flush(struct inode *inode)
 	return err;
 }
 
-/* Find the range in an extent. On success the extent is held and the credentials are overridden. */
+/*
+ * Find the range in an extent. The daemon may have been @asked for the size. On success the extent
+ * is held and the credentials are overridden.
+ */
 static int efuse_lower_find(struct efuse_conn *ec, const struct file *file, u64 position,
-			    u64 length, struct efuse_lower *lower)
+			    u64 length, bool asked, struct efuse_lower *lower)
 {
 	struct fuse_file *ff = file->private_data;
-	struct fuse_args args = { .opcode = FUSE_READ, .nodeid = ff->nodeid };
+	struct fuse_args args = {
+		.opcode = FUSE_READ, .nodeid = ff->nodeid, .efuse.asked = asked,
+	};
 	struct efuse_req req = { .ec = ec, .fm = ff->fm, .args = &args };
 	u64 room, size, end = U64_MAX;
 	bool told;
@@ -80,7 +85,7 @@ static int efuse_lower_find(struct efuse_conn *ec, const struct file *file, u64 
 	size = i_size_read(file_inode(eb->file));
 	/* An extent of fixed length does not end the file: the daemon's size does. */
 	told = efuse_extent_ends(eb) || (efuse_size_settled(ec, ff->nodeid) &&
-					 efuse_size_told(ec, ff->fm, NULL, ff->nodeid, &end));
+					 efuse_size_told(ec, ff->fm, &args, ff->nodeid, &end));
 	/* The seal of an extent would have to be checked again after each read. */
 	if (!told || eb->flags & EFUSE_EXTENT_SEALED || lower->position >= size || position >= end) {
 		efuse_extent_end(ec, use);
@@ -112,6 +117,7 @@ static int efuse_lower_find(struct efuse_conn *ec, const struct file *file, u64 
 int efuse_lower_begin(struct file *file, u64 position, u64 length, struct efuse_lower *lower)
 {
 	struct efuse_conn *ec = efuse_lower_conn(file);
+	bool asked = false;
 	int err;
 
 	if (!ec)
@@ -119,8 +125,11 @@ int efuse_lower_begin(struct file *file, u64 position, u64 length, struct efuse_
 	err = efuse_lower_flush(file_inode(file));
 	if (err)
 		return err;
+	/* If the daemon cannot be asked, it decides whether it can be read. */
+	if (efuse_extents_size(ec, file, 0, &asked))
+		return -EOPNOTSUPP;
 	lower->inode = file_inode(file);
-	return efuse_lower_find(ec, file, position, length, lower);
+	return efuse_lower_find(ec, file, position, length, asked, lower);
 }
 EXPORT_SYMBOL_GPL(efuse_lower_begin);
 
