@@ -185,7 +185,8 @@ ssize_t efuse_simple_request(struct mnt_idmap *idmap, struct fuse_mount *fm,
 			     struct fuse_args *args);
 void efuse_background_end(struct fuse_req *req, int error);
 
-/* read(2) and write(2): see file_io.c. */
+/* open(2): see file_open.c; read(2) and write(2): see file_io.c. */
+int efuse_file_open(struct fuse_mount *fm, struct inode *inode, struct file *file);
 ssize_t efuse_file_read(struct kiocb *iocb, struct iov_iter *to,
 			ssize_t (*ordinary)(struct kiocb *iocb, struct iov_iter *to));
 ssize_t efuse_write_checks(struct kiocb *iocb, struct iov_iter *from);
