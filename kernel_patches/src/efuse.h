@@ -42,6 +42,7 @@ struct writeback_control;
 /**
  * struct efuse_args - eFuse's state of a request, embedded in its struct fuse_args
  * @epoch: the connection's epoch when the request was issued
+ * @attr_version: number of FUSE's last change of attributes when the request was issued
  * @begun_ns: ktime when eFuse got the request, 0 if requests were not traced then
  * @start_ns: ktime when the request was issued, 0 if it is not timed
  * @path_start_ns: READ, WRITE: ktime when its path was selected, 0 if it is not timed
@@ -72,6 +73,7 @@ struct writeback_control;
  */
 struct efuse_args {
 	u64 epoch;
+	u64 attr_version;
 	u64 begun_ns;
 	u64 start_ns;
 	u64 path_start_ns;
@@ -139,6 +141,7 @@ struct efuse_pages {
  * @reply_epoch: epoch at which its last question was issued, 0 if that has no reply
  * @reply_size: the size in the reply, in bytes; other changes may have crossed the reply
  * @taker: the task that has brought @size in a reply
+ * @replaced: the size in attributes that are being taken, in bytes, if FUSE has put its own there
  *
  * All change under fuse_inode.lock, except two: @asker and its clearing of @reply_epoch, since the
  * asker has the inode's lock; and the clearing of @taker by the task that is to be the next one.
@@ -150,6 +153,7 @@ struct efuse_size {
 	u64 reply_epoch;
 	loff_t reply_size;
 	struct task_struct *taker;
+	u64 replaced;
 };
 
 /* How many names does a file have, as far as replies have told? See names.c. */
@@ -244,7 +248,7 @@ void efuse_acl_asked(struct inode *inode, int type);
 
 /* Replies with attributes: see timeouts.c. */
 void efuse_entry_listed(struct fuse_entry_out *entry);
-void efuse_size_came(struct inode *inode, const struct fuse_attr *attr);
+void efuse_size_came(struct inode *inode, struct fuse_attr *attr);
 void efuse_attrs_came(struct inode *inode, const struct fuse_attr *attr);
 
 /* Checks of FUSE's own caches when they are used: see kept.c; efuse_inode_evicted(): changes.c. */

@@ -21,6 +21,7 @@ from tests.guest.support.daemons import (
     force_stat,
     monotonic_ns,
     mounted,
+    running,
 )
 from tests.guest.support.wire import FOPEN_NOFLUSH
 
@@ -366,6 +367,31 @@ def test_reply_that_crosses_an_invalidation_is_not_learned(
             asked.result()
             new = ask(m)
             assert new == (2 if opcode == "getattr" else b"2" if how == "inode" else b"3")
+
+
+@pytest.mark.parametrize("consistency", ["ttl", "cto"])
+def test_attributes_of_an_earlier_request_do_not_replace_later_ones(
+    mountpoint: Path, consistency: str
+) -> None:
+    """Another program changes the file between two requests; the first one's reply arrives last.
+
+    The timeout of that reply ends last, too. In between the kernel must not answer with it.
+    """
+    with mounted(mountpoint, consistency=consistency, entry_timeout=LONG, attr_timeout=SHORT) as m:
+        m.model.create("f", b"old bytes")
+        os.stat(m / "f")
+        m.call("inval_attributes", "f")
+        m.hold("getattr", "after")
+        with running(os.stat, m / "f") as earlier:
+            m.wait_held()
+            m.model.put("f", b"new")
+            assert os.stat(m / "f").st_size == 3
+            begun = monotonic_ns()
+            _after(SHORT / 2, begun)
+            m.release()
+            assert earlier.result().st_size == 9
+        _after(1.1 * SHORT, begun)
+        assert os.stat(m / "f").st_size == 3
 
 
 @pytest.mark.parametrize(

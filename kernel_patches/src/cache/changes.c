@@ -249,6 +249,7 @@ void efuse_changes_begin(struct efuse_changes *ch, struct efuse_conn *ec, struct
 {
 	/* Before all else: a change that comes between counts as one that crosses the request. */
 	args->efuse.epoch = efuse_epoch_now(ec);
+	args->efuse.attr_version = fuse_get_attr_version(ec->fc);
 	args->efuse.revalidate = (args->opcode == FUSE_OPEN || args->opcode == FUSE_OPENDIR) &&
 				 READ_ONCE(ec->consistency) == EFUSE_CTO;
 	efuse_size_issue(ec, fm, args);

@@ -72,6 +72,33 @@ static u64 efuse_valid_ns(u64 secs, u32 nsecs)
 	       min_t(u32, nsecs, NSEC_PER_SEC - 1);
 }
 
+/*
+ * May attributes be learned in place of those that were learned before? Not if other ones have been
+ * learned, or taken by FUSE, since the request was issued: the daemon may have sent those later.
+ * Where all changes are known, the epochs tell.
+ */
+static bool efuse_learn_in_order(struct efuse_learn_context *ctx, u64 nodeid,
+				 const struct fuse_attr *attr)
+{
+	const struct efuse_req *req = ctx->req;
+	struct fuse_inode *fi;
+	struct inode *inode;
+	bool newest;
+
+	if (READ_ONCE(req->ec->consistency) == EFUSE_EXCLUSIVE && !efuse_shared(req->ec, attr))
+		return true;
+	inode = efuse_inode_rcu(req->fm, nodeid);
+	if (!inode)
+		return true;
+	fi = get_fuse_inode(inode);
+	spin_lock(&fi->lock);
+	newest = max(fi->attr_version, fi->efuse_learned) <= req->args->efuse.attr_version;
+	if (newest)
+		fi->efuse_learned = atomic64_inc_return(&req->fm->fc->attr_version);
+	spin_unlock(&fi->lock);
+	return newest;
+}
+
 static void efuse_learn_attrs(struct efuse_learn_context *ctx, u64 nodeid,
 			      const struct fuse_attr *attr, u64 valid_ns)
 {
@@ -83,7 +110,8 @@ static void efuse_learn_attrs(struct efuse_learn_context *ctx, u64 nodeid,
 	struct efuse_attrs *value = &ctx->item->value.attrs;
 	int nr = READ_ONCE(ctx->req->ec->lazy_atime) ? 2 : 3;
 
-	if (!efuse_learn_stamp(ctx, buckets, nr, valid_ns))
+	if (!efuse_learn_stamp(ctx, buckets, nr, valid_ns) ||
+	    !efuse_learn_in_order(ctx, nodeid, attr))
 		return;
 	memcpy(value->attr, attr, sizeof(*attr));
 	ctx->item->key.nodeid = nodeid;

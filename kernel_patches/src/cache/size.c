@@ -81,19 +81,19 @@ static u64 efuse_mark_epoch(const struct efuse_conn *ec, const struct fuse_attr 
 		      FIELD_MAX(EFUSE_ATTR_EPOCH));
 }
 
-/* Take the size in attributes. Under fuse_inode.lock. */
-static void efuse_size_take(const struct efuse_conn *ec, struct fuse_inode *fi,
+/* Take the size in attributes, unless it may be an old one. Under fuse_inode.lock. */
+static bool efuse_size_take(const struct efuse_conn *ec, struct fuse_inode *fi,
 			    const struct fuse_attr *attr)
 {
-	u64 epoch;
+	u64 epoch = efuse_mark_epoch(ec, attr);
 
-	if (!(attr->flags & EFUSE_ATTR_MARKED))
-		return;
-	epoch = efuse_mark_epoch(ec, attr);
-	if (epoch < fi->efuse_size.epoch)
-		return;
-	efuse_size_set(&fi->efuse_size, epoch, attr->size);
+	if (!(attr->flags & EFUSE_ATTR_MARKED) || fi->inval_mask & STATX_SIZE ||
+	    epoch < fi->efuse_size.epoch)
+		return false;
+	efuse_size_set(&fi->efuse_size, epoch, attr->flags & EFUSE_ATTR_REPLACED ?
+		       fi->efuse_size.replaced : attr->size);
 	WRITE_ONCE(fi->efuse_size.taker, current);
+	return true;
 }
 
 /**
@@ -102,8 +102,9 @@ static void efuse_size_take(const struct efuse_conn *ec, struct fuse_inode *fi,
  * @attr: the attributes
  *
  * FUSE drops attributes that something else has crossed, or does not trust them: after an eviction
- * they are as good as ended. It takes those without a mark, too, but then its size differs from the
- * one that is known, or is as true as that. With write-back see efuse_size_came().
+ * they are as good as ended. It takes those without a mark, too, and then its timeout is theirs.
+ * Without write-back, its size differs from the one that is known then, or is as true as that. With
+ * write-back FUSE's size does not tell, so the one that is known ends.
  */
 void efuse_size_taken(struct inode *inode, const struct fuse_attr *attr)
 {
@@ -111,8 +112,8 @@ void efuse_size_taken(struct inode *inode, const struct fuse_attr *attr)
 	const struct efuse_conn *ec = efuse_conn_get(fc);
 	struct fuse_inode *fi = get_fuse_inode(inode);
 
-	if (ec && !fc->writeback_cache && !(fi->inval_mask & STATX_SIZE))
-		efuse_size_take(ec, fi, attr);
+	if (ec && !efuse_size_take(ec, fi, attr) && fc->writeback_cache)
+		efuse_size_set(&fi->efuse_size, 0, 0);
 }
 
 /**
@@ -120,16 +121,17 @@ void efuse_size_taken(struct inode *inode, const struct fuse_attr *attr)
  * @inode: the inode, whose struct fuse_inode is locked
  * @attr: the attributes
  *
- * With write-back FUSE replaces the size in them by its own. The daemon's does not depend on
- * whether FUSE takes the rest: efuse_size_counts() asks whether FUSE trusts it.
+ * With write-back FUSE replaces the size in them by its own first. The daemon's is kept for
+ * efuse_size_taken(), which follows under the same lock unless FUSE drops the attributes.
  */
-void efuse_size_came(struct inode *inode, const struct fuse_attr *attr)
+void efuse_size_came(struct inode *inode, struct fuse_attr *attr)
 {
 	struct fuse_conn *fc = get_fuse_conn(inode);
-	const struct efuse_conn *ec = efuse_conn_get(fc);
 
-	if (ec && fc->writeback_cache)
-		efuse_size_take(ec, get_fuse_inode(inode), attr);
+	if (efuse_conn_get(fc) && fc->writeback_cache) {
+		get_fuse_inode(inode)->efuse_size.replaced = attr->size;
+		attr->flags |= EFUSE_ATTR_REPLACED;
+	}
 }
 
 /**

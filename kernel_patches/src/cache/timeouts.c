@@ -12,7 +12,7 @@
 
 static void efuse_strip_entry(struct fuse_entry_out *entry)
 {
-	entry->attr.flags &= ~(EFUSE_ATTR_UNCOUNTED | EFUSE_ATTR_MARKED);
+	entry->attr.flags &= ~(EFUSE_ATTR_UNCOUNTED | EFUSE_ATTR_MARKED | EFUSE_ATTR_REPLACED);
 }
 
 /**
@@ -39,7 +39,7 @@ void efuse_strip(struct fuse_args *args)
 	if (entry)
 		efuse_strip_entry(entry);
 	if (attr)
-		attr->attr.flags &= ~EFUSE_ATTR_MARKED;
+		attr->attr.flags &= ~(EFUSE_ATTR_MARKED | EFUSE_ATTR_REPLACED);
 	if (open)
 		open->open_flags &= ~EFUSE_FOPEN_LOCAL;
 }

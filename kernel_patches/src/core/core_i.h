@@ -36,9 +36,11 @@
 #define EFUSE_FOPEN_LOCAL	BIT(31)
 /* In fuse_attr.flags: the answer of the LOOKUP does not stand for a lookup count. */
 #define EFUSE_ATTR_UNCOUNTED	BIT(31)
-/* In fuse_attr.flags: the size is true since an epoch, which has these last bits. */
+/* In fuse_attr.flags: the attributes are true since an epoch, which has these last bits. */
 #define EFUSE_ATTR_MARKED	BIT(30)
-#define EFUSE_ATTR_EPOCH	GENMASK(29, 2)
+/* In fuse_attr.flags: FUSE has put its own size in the place of the daemon's. */
+#define EFUSE_ATTR_REPLACED	BIT(29)
+#define EFUSE_ATTR_EPOCH	GENMASK(28, 2)
 
 enum efuse_consistency {
 	EFUSE_STRICT,

@@ -38,6 +38,7 @@ from efuse import bpf
 from efuse.control import Connection
 from efuse.fs.mountpoint import DEVICE, MountOptions, mount_efuse, unmount
 from tests.guest.support.scripted_daemon import Options, ScriptedDaemon
+from tests.guest.support.wire import STATX_BASIC_STATS, STATX_BTIME
 
 T = TypeVar("T")
 
@@ -182,12 +183,21 @@ class Statx:
 
 def force_stat(path: str | os.PathLike[str] | int) -> Statx:
     """Get the attributes from the server, not from a cache (AT_STATX_FORCE_SYNC)."""
+    return _statx(path, _AT_FORCE_SYNC, STATX_BASIC_STATS)
+
+
+def birth_stat(path: str | os.PathLike[str] | int) -> Statx:
+    """Get the attributes, and ask for the time of birth, too."""
+    return _statx(path, 0, STATX_BASIC_STATS | STATX_BTIME)
+
+
+def _statx(path: str | os.PathLike[str] | int, how: int, mask: int) -> Statx:
     buffer = ctypes.create_string_buffer(256)
     if isinstance(path, int):
         dirfd, name, flags = path, b"", 0x1000
     else:
         dirfd, name, flags = _AT_FDCWD, os.fsencode(path), _AT_NOFOLLOW
-    if _libc.statx(dirfd, name, flags | _AT_FORCE_SYNC, 0x7FF, buffer):
+    if _libc.statx(dirfd, name, flags | how, mask, buffer):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), name)
     _, _, _, nlink, uid, gid, mode, ino, size = struct.unpack_from("=IIQIIIHxxQQ", buffer, 0)

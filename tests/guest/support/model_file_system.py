@@ -253,9 +253,12 @@ class Nodeids:
         except KeyError:
             raise fail(errno.ESTALE) from None
 
-    def known(self, ino: int) -> int:
-        """Return a file's nodeid, or 0 if the kernel does not know the file."""
-        return self._of.get(ino, (0, 0))[0]
+    def known(self, ino: int, place: tuple[int, bytes] | None = None) -> int:
+        """Return the nodeid of a file, or of one of its names, or 0 if the kernel does not know it.
+
+        :param place: nodeid of the directory and name; with *per_name*, None stands for the root.
+        """
+        return self._of.get(place if self._per_name and place else ino, (0, 0))[0]
 
     def grant(self, ino: int, place: tuple[int, bytes] | None = None) -> tuple[int, int]:
         """Count a lookup of a file; return its nodeid and generation.

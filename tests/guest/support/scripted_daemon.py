@@ -58,6 +58,7 @@ class Options:
     :ivar write_through: lower file into which each WRITE goes as well.
     :ivar locks: take part in POSIX locks.
     :ivar generic_flags: additional flags of the answer to INIT.
+    :ivar statx: support STATX.
     :ivar lacks: opcodes to answer with ENOSYS.
     :ivar ioctl: answer to IOCTL: an errno or 0, and the result.
     """
@@ -77,6 +78,7 @@ class Options:
     write_through: str | None = None
     locks: bool = False
     generic_flags: int = 0
+    statx: bool = False
     lacks: tuple[str, ...] = ()
     ioctl: tuple[int, int] = (errno.ENOSYS, 0)
 
@@ -261,8 +263,10 @@ class ScriptedDaemon:
         return self.model.walk(path)
 
     def nodeid(self, path: str) -> int:
-        """Return the nodeid by which the kernel knows a file, or 0."""
-        return self.nodeids.known(self.model.walk(path).ino)
+        """Return the nodeid by which the kernel knows a file, or this name of it, or 0."""
+        above, _, name = path.rpartition("/")
+        place = (self.nodeid(above), name.encode()) if name else None
+        return self.nodeids.known(self.model.walk(path).ino, place)
 
     def reused(self) -> int:
         """Return how often a nodeid was given to another file."""
@@ -497,6 +501,11 @@ class ScriptedDaemon:
 
     def _do_getattr(self, request: Request) -> bytes:
         return wire.attr_out(self._options.attr_timeout, self._attr(self._inode(request)))
+
+    def _do_statx(self, request: Request) -> bytes:
+        if not self._options.statx:
+            raise fail(errno.ENOSYS)
+        return wire.statx_out(self._options.attr_timeout, self._attr(self._inode(request)))
 
     def _do_setattr(self, request: Request) -> bytes:
         inode, valid = self._inode(request), request.valid

@@ -78,6 +78,8 @@ FOPEN_PASSTHROUGH = 1 << 7
 
 # A flag of RELEASE.
 FUSE_RELEASE_FLOCK_UNLOCK = 1 << 1
+STATX_BASIC_STATS = 0x7FF
+STATX_BTIME = 0x800
 
 _IN = struct.Struct("=IIQQIIIHH")
 _OUT = struct.Struct("=IiQ")
@@ -266,6 +268,30 @@ def entry(
 def attr_out(attr_timeout: float, attr: bytes) -> bytes:
     """Build a struct fuse_attr_out."""
     return struct.pack("=QII", *_time(attr_timeout), 0) + attr
+
+
+def statx_out(attr_timeout: float, attr: bytes) -> bytes:
+    """Build a struct fuse_statx_out, with the attributes of a struct fuse_attr and no btime."""
+    found = struct.unpack("=QQQQQQIIIIIIIIII", attr)
+    ino, size, blocks, *times, mode, nlink, uid, gid, _, blksize, _ = found
+    atime, mtime, ctime = zip(times[:3], times[3:], strict=True)
+    stat = struct.pack(
+        "=IIQIIIHHQQQQ",
+        STATX_BASIC_STATS,
+        blksize,
+        0,
+        nlink,
+        uid,
+        gid,
+        mode,
+        0,
+        ino,
+        size,
+        blocks,
+        0,
+    )
+    stat += b"".join(struct.pack("=qIi", *time, 0) for time in (atime, (0, 0), ctime, mtime))
+    return struct.pack("=QIIQQ", *_time(attr_timeout), 0, 0, 0) + stat + bytes(16 + 14 * 8)
 
 
 def open_out(fh: int, open_flags: int, backing_id: int = 0) -> bytes:
