@@ -102,8 +102,8 @@ static bool efuse_size_take(const struct efuse_conn *ec, struct fuse_inode *fi,
  * @attr: the attributes
  *
  * FUSE drops attributes that something else has crossed, or does not trust them: after an eviction
- * they are as good as ended. It takes those without a mark, too, and then its timeout is theirs.
- * Without write-back, its size differs from the one that is known then, or is as true as that. With
+ * they are as good as ended. It takes those without a mark, too, with their timeout. Without
+ * write-back, FUSE's size differs from the one that is known then, or is as true as that. With
  * write-back FUSE's size does not tell, so the one that is known ends.
  */
 void efuse_size_taken(struct inode *inode, const struct fuse_attr *attr)

@@ -38,7 +38,7 @@
 #define EFUSE_ATTR_UNCOUNTED	BIT(31)
 /* In fuse_attr.flags: the attributes are true since an epoch, which has these last bits. */
 #define EFUSE_ATTR_MARKED	BIT(30)
-/* In fuse_attr.flags: FUSE has put its own size in the place of the daemon's. */
+/* In fuse_attr.flags: the size is FUSE's own, which has replaced the daemon's. */
 #define EFUSE_ATTR_REPLACED	BIT(29)
 #define EFUSE_ATTR_EPOCH	GENMASK(28, 2)
 
