@@ -71,7 +71,7 @@ class Amount:
     kills: int
 
 
-SHORT = Amount((), 2000, ("chmod", "dentry", "hdd", "rename"), 1, (1,), 60, 3, 3)
+SHORT = Amount((), 1000, ("chmod", "dentry", "hdd", "rename"), 1, (1,), 60, 3, 3)
 LONG = Amount((), 20_000, (), 1, (0, 1, 2, 3, 4, 5, 6), 100, 6, 15)
 
 Suite = Callable[[Place, Amount], Iterator[Outcome]]

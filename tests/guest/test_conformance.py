@@ -7,14 +7,13 @@ ext4.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conformance.compare import reasons
-from tests.conformance.outcome import FAILED, PASSED, SHORT, Amount
+from tests.conformance.outcome import FAILED, PASSED, SHORT
 from tests.conformance.suites import carried_out, system
 from tests.conformance.systems import lower_file_system
 
@@ -28,10 +27,6 @@ LEAST = {
 }
 """How many tests of a suite have to pass. A suite that does not run passes none."""
 
-ON_OPEN = dataclasses.replace(SHORT, patterns=("open::", "truncate::", "utimensat::"))
-"""The tests of pjdfstest on which ``cto`` has most effect, which are at least `LEAST_ON_OPEN`."""
-LEAST_ON_OPEN = 75
-
 
 @pytest.fixture(scope="module")
 def ext4() -> Iterator[Path]:
@@ -41,19 +36,12 @@ def ext4() -> Iterator[Path]:
 
 @pytest.mark.parametrize("suite", LEAST)
 def test_suite_finds_no_unknown_difference_in_exclusive(ext4: Path, suite: str) -> None:
-    _check(ext4, "Passthrough exclusive", suite, SHORT, LEAST[suite])
-
-
-def test_pjdfstest_finds_no_unknown_difference_in_cto(ext4: Path) -> None:
-    _check(ext4, "Passthrough cto", "pjdfstest", ON_OPEN, LEAST_ON_OPEN)
-
-
-def _check(ext4: Path, name: str, suite: str, amount: Amount, least: int) -> None:
+    name = "Passthrough exclusive"
     with system(name, ext4) as one:
-        result = carried_out(suite, name, one, amount)
+        result = carried_out(suite, name, one, SHORT)
     print(f"{suite} on {name}: {result.counts()}, {result.answers} answers of the kernel")
     known = {r.test for r in reasons() if r.suite == suite and name in r.systems}
     failed = {o.name: o.detail for o in result.outcomes if o.status == FAILED}
     assert not failed.keys() - known, failed
-    assert result.count(PASSED) >= least
+    assert result.count(PASSED) >= LEAST[suite]
     assert result.answers > 0, "the kernel has answered nothing"

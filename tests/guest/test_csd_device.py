@@ -283,11 +283,11 @@ def test_partition_is_found_again_after_a_power_cycle() -> None:
 
 def test_discard_and_removal_free_memory() -> None:
     """Neither a discard nor a removal leaks memory: a leak would be four times the size."""
-    size = 128 * MIB
+    size = 64 * MIB
     data = noise(MIB)
     before = available()
     for _ in range(4):
-        with csd(size_mib=128, power=1) as device, opened(device.path) as fd:
+        with csd(size_mib=64, power=1) as device, opened(device.path) as fd:
             for _ in range(2):
                 zero(fd, BLKDISCARD, 0, size)
                 for at in range(0, size, MIB):
@@ -303,15 +303,15 @@ def test_discard_during_reads_and_writes_leaves_whole_sectors() -> None:
     strange: list[bytes] = []
 
     def write(fd: int) -> None:
-        for n in range(1500):
+        for n in range(600):
             pwrite(fd, blocks[n % 4], n * 7 % 256 * 4096)
 
     def discard(fd: int) -> None:
-        for n in range(1500):
+        for n in range(600):
             zero(fd, BLKDISCARD, n % 4 * size // 4, size // 4)
 
     def read(fd: int) -> None:
-        for n in range(300):
+        for n in range(120):
             strange.append(pread(fd, size // 2, n % 2 * size // 2).translate(None, bytes(range(5))))
 
     with (

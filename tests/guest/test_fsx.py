@@ -20,7 +20,7 @@ import efuse
 from tests.guest.support.forced import WORDS, forced
 from tests.guest.support.fsx import Exerciser, View
 
-OPERATIONS = int(os.environ.get("EFUSE_FSX_OPERATIONS", "400"))
+OPERATIONS = int(os.environ.get("EFUSE_FSX_OPERATIONS", "250"))
 SEED = int(os.environ.get("EFUSE_FSX_SEED", "20261121"))
 
 
