@@ -126,6 +126,35 @@ def _after_its_timeout(m: Mount, fd: int, how: str) -> None:
 
 
 @_ACCESSES
+def test_size_that_statx_has_ended_is_not_answered_by_a_map(
+    mountpoint: Path, lower: Path, access: Callable[[Mount, int], None]
+) -> None:
+    """The attributes that the kernel learned before still have a timeout."""
+    with _file(mountpoint, lower, "ttl", _LONG_S) as (m, fd):
+        _extent_is_used(m, fd, _LEFT)
+        m.model.put("f", _LEFT)
+        birth_stat(fd)
+        assert m.asked() == ["statx"]
+        access(m, fd)
+
+
+@pytest.mark.parametrize("how", ["statx", "readdirplus"])
+def test_size_that_other_attributes_confirm_counts(mountpoint: Path, lower: Path, how: str) -> None:
+    with _file(mountpoint, lower, "ttl", _LONG_S) as (m, fd):
+        _extent_is_used(m, fd, _LEFT)
+        assert os.pwrite(fd, _NEW, 0) == len(_NEW)
+        if how == "statx":
+            birth_stat(fd)
+        else:
+            os.listdir(m.path)
+        asked = m.asked()
+        assert how in asked and "write" not in asked
+        assert os.pread(fd, len(_NEW), 0) == _NEW
+        assert os.pread(fd, BLOCK, _BEHIND) == _DATA[_BEHIND : _BEHIND + BLOCK]
+        assert "read" not in m.asked()
+
+
+@_ACCESSES
 @pytest.mark.parametrize("mode", ["ttl", "cto"])
 def test_reply_that_fuse_drops_does_not_bring_an_older_size(
     mountpoint: Path, lower: Path, mode: str, access: Callable[[Mount, int], None]

@@ -122,6 +122,7 @@ u64 efuse_epoch_last(const struct efuse_conn *ec, u16 bucket);
 bool efuse_epoch_closed(const struct efuse_conn *ec, u16 bucket);
 u64 efuse_epoch_in_flight(const struct efuse_conn *ec, u16 bucket);
 void efuse_epoch_bump(struct efuse_conn *ec, u16 bucket);
+u64 efuse_epoch_bump_since(struct efuse_conn *ec, u16 bucket, u64 issued);
 void efuse_epoch_void(struct efuse_conn *ec);
 
 /* changes.c */
@@ -247,6 +248,7 @@ void efuse_blocks_learn(struct efuse_req *req, const struct efuse_changes *ch);
 /* learn.c */
 void efuse_learn(struct efuse_req *req, struct efuse_ops *ops,
 		 const struct efuse_changes *ch);
+bool efuse_learned_older(struct fuse_inode *fi, u64 version);
 
 /* timeouts.c */
 #define EFUSE_EXTENDED_SECS	(10ULL * 365 * 24 * 3600)

@@ -314,6 +314,19 @@ void efuse_epoch_bump(struct efuse_conn *ec, u16 bucket)
 	efuse_epoch_leave(ec, bucket);
 }
 
+/*
+ * A change of one bucket has happened. Returns its epoch, or 0 if another change has touched the
+ * bucket since the epoch @issued.
+ */
+u64 efuse_epoch_bump_since(struct efuse_conn *ec, u16 bucket, u64 issued)
+{
+	u64 epoch;
+
+	efuse_epoch_enter(ec, bucket);
+	epoch = atomic64_inc_return(&ec->epoch);
+	return efuse_bucket_leave(&ec->buckets, bucket, epoch, issued) ? epoch : 0;
+}
+
 /* Make all values void that were learned or published so far: set the floor to a new epoch. */
 void efuse_epoch_void(struct efuse_conn *ec)
 {

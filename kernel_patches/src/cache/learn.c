@@ -73,7 +73,7 @@ static u64 efuse_valid_ns(u64 secs, u32 nsecs)
 }
 
 /*
- * May attributes be learned in place of those that were learned before? Not if other ones have been
+ * May attributes be learned instead of those that were learned before? Not if other ones have been
  * learned, or taken by FUSE, since the request was issued: the daemon may have sent those later.
  * Where all changes are known, the epochs tell.
  */
@@ -81,6 +81,7 @@ static bool efuse_learn_in_order(struct efuse_learn_context *ctx, u64 nodeid,
 				 const struct fuse_attr *attr)
 {
 	const struct efuse_req *req = ctx->req;
+	u64 version = req->args->efuse.attr_version;
 	struct fuse_inode *fi;
 	struct inode *inode;
 	bool newest;
@@ -89,14 +90,33 @@ static bool efuse_learn_in_order(struct efuse_learn_context *ctx, u64 nodeid,
 		return true;
 	inode = efuse_inode_rcu(req->fm, nodeid);
 	if (!inode)
-		return true;
+		return READ_ONCE(req->ec->last_eviction) <= version;
 	fi = get_fuse_inode(inode);
 	spin_lock(&fi->lock);
-	newest = max(fi->attr_version, fi->efuse_learned) <= req->args->efuse.attr_version;
+	newest = max(fi->attr_version, fi->efuse_learned) <= version;
 	if (newest)
-		fi->efuse_learned = atomic64_inc_return(&req->fm->fc->attr_version);
+		WRITE_ONCE(fi->efuse_learned, atomic64_inc_return(&req->fm->fc->attr_version));
 	spin_unlock(&fi->lock);
 	return newest;
+}
+
+/**
+ * efuse_learned_older - were the attributes that were learned last learned before a request?
+ * @fi: inode; if so, it counts from now on as one of which none were learned
+ * @version: number of FUSE's last change of attributes when the request was issued
+ */
+bool efuse_learned_older(struct fuse_inode *fi, u64 version)
+{
+	bool older;
+
+	if (!READ_ONCE(fi->efuse_learned))
+		return false;
+	spin_lock(&fi->lock);
+	older = fi->efuse_learned && fi->efuse_learned <= version;
+	if (older)
+		WRITE_ONCE(fi->efuse_learned, 0);
+	spin_unlock(&fi->lock);
+	return older;
 }
 
 static void efuse_learn_attrs(struct efuse_learn_context *ctx, u64 nodeid,

@@ -381,8 +381,8 @@ void efuse_folio_cleaned(struct folio *folio)
  * @wbc: the write-back
  * @err: 0 or a negative errno
  *
- * FUSE of 6.12 leaves the folio clean if it finds no memory, and write-back, which tries again, then
- * reports success.
+ * FUSE of 6.12 leaves the folio clean if it finds no memory, and write-back, which tries again,
+ * then reports success.
  */
 void efuse_folio_unwritten(struct folio *folio, struct writeback_control *wbc, int err)
 {

@@ -81,6 +81,12 @@ static u64 efuse_mark_epoch(const struct efuse_conn *ec, const struct fuse_attr 
 		      FIELD_MAX(EFUSE_ATTR_EPOCH));
 }
 
+/* The daemon's size in attributes, in bytes. Under fuse_inode.lock. */
+static u64 efuse_attr_size(const struct fuse_inode *fi, const struct fuse_attr *attr)
+{
+	return attr->flags & EFUSE_ATTR_REPLACED ? fi->efuse_size.replaced : attr->size;
+}
+
 /* Take the size in attributes, unless it may be an old one. Under fuse_inode.lock. */
 static bool efuse_size_take(const struct efuse_conn *ec, struct fuse_inode *fi,
 			    const struct fuse_attr *attr)
@@ -90,8 +96,7 @@ static bool efuse_size_take(const struct efuse_conn *ec, struct fuse_inode *fi,
 	if (!(attr->flags & EFUSE_ATTR_MARKED) || fi->inval_mask & STATX_SIZE ||
 	    epoch < fi->efuse_size.epoch)
 		return false;
-	efuse_size_set(&fi->efuse_size, epoch, attr->flags & EFUSE_ATTR_REPLACED ?
-		       fi->efuse_size.replaced : attr->size);
+	efuse_size_set(&fi->efuse_size, epoch, efuse_attr_size(fi, attr));
 	WRITE_ONCE(fi->efuse_size.taker, current);
 	return true;
 }
@@ -104,7 +109,7 @@ static bool efuse_size_take(const struct efuse_conn *ec, struct fuse_inode *fi,
  * FUSE drops attributes that something else has crossed, or does not trust them: after an eviction
  * they are as good as ended. It takes those without a mark, too, with their timeout. Without
  * write-back, FUSE's size differs from the one that is known then, or is as true as that. With
- * write-back FUSE's size does not tell, so the one that is known ends.
+ * write-back FUSE's size does not tell, so the one that is known ends if the daemon's differs.
  */
 void efuse_size_taken(struct inode *inode, const struct fuse_attr *attr)
 {
@@ -112,7 +117,8 @@ void efuse_size_taken(struct inode *inode, const struct fuse_attr *attr)
 	const struct efuse_conn *ec = efuse_conn_get(fc);
 	struct fuse_inode *fi = get_fuse_inode(inode);
 
-	if (ec && !efuse_size_take(ec, fi, attr) && fc->writeback_cache)
+	if (ec && !efuse_size_take(ec, fi, attr) && fc->writeback_cache &&
+	    efuse_attr_size(fi, attr) != fi->efuse_size.size)
 		efuse_size_set(&fi->efuse_size, 0, 0);
 }
 

@@ -12,7 +12,8 @@
 
 static void efuse_strip_entry(struct fuse_entry_out *entry)
 {
-	entry->attr.flags &= ~(EFUSE_ATTR_UNCOUNTED | EFUSE_ATTR_MARKED | EFUSE_ATTR_REPLACED);
+	entry->attr.flags &= ~(EFUSE_ATTR_UNCOUNTED | EFUSE_ATTR_MARKED |
+			       EFUSE_ATTR_REPLACED);
 }
 
 /**
@@ -232,16 +233,48 @@ void efuse_attrs_came(struct inode *inode, const struct fuse_attr *attr)
 	efuse_acls_outdated(inode);
 }
 
+/*
+ * Attributes have come that are true since an epoch. If they are not learned, older ones that were
+ * must not be shown again, unless all changes are known anyway. Returns the epoch since which they
+ * are true afterwards, or 0 if that is not known.
+ */
+static u64 efuse_end_learned(const struct efuse_req *req, u64 nodeid, u64 epoch)
+{
+	struct inode *inode;
+	bool older = false;
+
+	rcu_read_lock();
+	inode = efuse_inode_rcu(req->fm, nodeid);
+	if (inode && (READ_ONCE(req->ec->consistency) != EFUSE_EXCLUSIVE ||
+		      efuse_shared_inode(req->ec, inode)))
+		older = efuse_learned_older(get_fuse_inode(inode), req->args->efuse.attr_version);
+	rcu_read_unlock();
+	return older ? efuse_epoch_bump_since(req->ec, efuse_size_bucket(nodeid), epoch) : epoch;
+}
+
 /* Tell since when the attributes in a reply are true, unless a change has crossed the reply. */
 static void efuse_mark_attr(const struct efuse_req *req, const struct efuse_changes *ch, u64 nodeid,
 			    struct fuse_attr *attr)
 {
-	u64 now = efuse_epoch_now(req->ec);
-	bool own = false;
+	u64 now = efuse_epoch_now(req->ec), epoch;
+	bool own = false, holds;
 
-	if (!S_ISDIR(attr->mode) && !fuse_invalid_attr(attr) &&
-	    efuse_epoch_holds(req->ec, ch, efuse_size_bucket(nodeid), req->args->efuse.epoch, &own))
-		efuse_size_mark(attr, own ? ch->epoch : now);
+	holds = efuse_epoch_holds(req->ec, ch, efuse_size_bucket(nodeid), req->args->efuse.epoch,
+				  &own);
+	epoch = efuse_end_learned(req, nodeid, own ? ch->epoch : now);
+	if (holds && epoch && !S_ISDIR(attr->mode) && !fuse_invalid_attr(attr))
+		efuse_size_mark(attr, epoch);
+}
+
+static void efuse_end_learned_dirents(const struct efuse_req *req)
+{
+	const struct fuse_direntplus *plus;
+	size_t left;
+	char *at = efuse_dirents_start(req, &left);
+
+	while ((plus = efuse_dirents_next(&at, &left)))
+		if (plus->entry_out.nodeid)
+			efuse_end_learned(req, plus->entry_out.nodeid, 0);
 }
 
 /*
@@ -259,8 +292,14 @@ static void efuse_mark_attrs(const struct efuse_req *req, const struct efuse_cha
 	if (entry && entry->nodeid && args->opcode != FUSE_LINK &&
 	    !(args->opcode == FUSE_CREATE && efuse_inode_present(req->fm, entry->nodeid)))
 		efuse_mark_attr(req, ch, entry->nodeid, &entry->attr);
+	else if (entry && entry->nodeid)
+		efuse_end_learned(req, entry->nodeid, 0);
 	if (attr)
 		efuse_mark_attr(req, ch, args->nodeid, &attr->attr);
+	if (args->opcode == FUSE_STATX)
+		efuse_end_learned(req, args->nodeid, 0);
+	if (args->opcode == FUSE_READDIRPLUS)
+		efuse_end_learned_dirents(req);
 }
 
 /**

@@ -184,6 +184,8 @@ struct efuse_buckets {
  * @enable_seq: number of attached sets so far; written under efuse_conn_mutex
  * @exit_kind: enum efuse_exit_kind of the last detach; under efuse_conn_mutex
  * @exit_code: exit code of the last detach; under efuse_conn_mutex
+ * @last_eviction: with @stable_nodeids: number of FUSE's last change of attributes when an
+ *		   inode was evicted last
  * @consistency: enum efuse_consistency
  * @stable_nodeids: declared: a nodeid stands for the same inode for ever
  * @nodeid_per_file: declared: a file has one nodeid, however many names it has
@@ -239,6 +241,7 @@ struct efuse_conn {
 	u32 exit_kind;
 	s64 exit_code;
 
+	u64 last_eviction;
 	u8 consistency;
 	bool stable_nodeids;
 	bool nodeid_per_file;

@@ -87,7 +87,8 @@ static int efuse_lower_find(struct efuse_conn *ec, const struct file *file, u64 
 	told = efuse_extent_ends(eb) || (efuse_size_settled(ec, ff->nodeid) &&
 					 efuse_size_told(ec, ff->fm, &args, ff->nodeid, &end));
 	/* The seal of an extent would have to be checked again after each read. */
-	if (!told || eb->flags & EFUSE_EXTENT_SEALED || lower->position >= size || position >= end) {
+	if (!told || eb->flags & EFUSE_EXTENT_SEALED || lower->position >= size ||
+	    position >= end) {
 		efuse_extent_end(ec, use);
 		return -EOPNOTSUPP;
 	}

@@ -262,6 +262,10 @@ class ScriptedDaemon:
         """Return the inode of a file, from the model file system."""
         return self.model.walk(path)
 
+    def answer_with(self, **options: Any) -> None:
+        """Change how the daemon answers from now on; see `Options`."""
+        self._options = replace(self._options, **options)
+
     def nodeid(self, path: str) -> int:
         """Return the nodeid by which the kernel knows a file, or this name of it, or 0."""
         above, _, name = path.rpartition("/")
