@@ -102,7 +102,7 @@ static bool efuse_learn_in_order(struct efuse_learn_context *ctx, u64 nodeid,
 
 /**
  * efuse_learned_older - were the attributes that were learned last learned before a request?
- * @fi: inode; if so, it counts from now on as one of which none were learned
+ * @fi: inode; if so, it counts from now on as one without learned attributes
  * @version: number of FUSE's last change of attributes when the request was issued
  */
 bool efuse_learned_older(struct fuse_inode *fi, u64 version)
