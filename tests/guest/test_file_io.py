@@ -19,9 +19,19 @@ import pytest
 
 from efuse import stats
 from tests.guest.support.backing_files import backing, make, whole
-from tests.guest.support.daemons import Call, Mount, eventually, fails, force_stat, mounted
+from tests.guest.support.daemons import (
+    Call,
+    Mount,
+    eventually,
+    fails,
+    force_stat,
+    mounted,
+    running,
+)
 from tests.guest.support.file_data import BLOCK, fill, read, write
+from tests.guest.support.file_pages import LONG
 from tests.guest.support.forced import Forced, forced
+from tests.guest.support.manual_daemon import until
 from tests.guest.support.shell import run
 from tests.guest.support.wire import FOPEN_NOFLUSH
 
@@ -394,6 +404,57 @@ def test_direct_append_goes_to_the_end_of_dirty_pages(mountpoint: Path, lower: P
         os.close(direct)
         os.close(fd)
         assert (lower / "f").read_bytes() == DATA + fill("w", BLOCK) + fill("a", BLOCK)
+
+
+def _append_view(fd: int, path: str) -> int:
+    """Append the bytes of a file by one write(2), from a map with only two pages in memory."""
+    source = os.open(path, os.O_RDONLY)
+    with mmap.mmap(source, 0, prot=mmap.PROT_READ) as view:
+        view.madvise(mmap.MADV_RANDOM)
+        assert view[:1] == view[BLOCK : BLOCK + 1] == b"a"
+        return os.write(fd, view)
+
+
+def test_append_does_not_come_between_the_parts_of_another_append(
+    mountpoint: Path, lower: Path
+) -> None:
+    """A path takes the first part, and only the daemon would take the rest.
+
+    The second append begins between the two parts. With O_DSYNC, the first one also waits for an
+    FSYNC there.
+    """
+    first, second = fill("a", 4 * BLOCK), fill("s", 100)
+    path = backing(lower, fill("b", BLOCK))
+    with mounted(mountpoint, consistency="exclusive", path="direct", **LONG) as m:
+        make(m, "f", fill("b", BLOCK))
+        make(m, "source", first)
+        whole(m, path, write=True)
+        source = os.open(m / "source", os.O_RDONLY)
+        os.posix_fadvise(source, 0, 0, os.POSIX_FADV_RANDOM)
+        assert os.pread(source, 2 * BLOCK, 0) == first[: 2 * BLOCK]
+        fd = os.open(m / "f", os.O_WRONLY | os.O_APPEND | os.O_DSYNC)
+        other = os.open(m / "f", os.O_WRONLY | os.O_APPEND)
+        hits = m.count("write", "hits")
+        m.hold("read", "before")
+        with running(_append_view, fd, m / "source") as writing:
+            m.wait_held()
+            appended = Path(path).read_bytes()
+            assert appended == fill("b", BLOCK) + first[: 2 * BLOCK]
+            m.model.put("f", appended)
+            m.connection.forced_path = "daemon"
+            with running(os.write, other, second) as following:
+                until(lambda: m.keeps_waiting(following, 1))
+                m.hold("fsync", "before")
+                m.release("read")
+                m.wait_held()
+                m.release()
+                length = writing.result()
+                assert following.result() == len(second)
+        for each in (source, fd, other):
+            os.close(each)
+        assert bytes(m.call("inode", "f").data) == fill("b", BLOCK) + first[:length] + second
+        assert length == 2 * BLOCK
+        assert m.count("write", "hits") == hits + 1
 
 
 def test_append_goes_to_the_end_that_the_daemon_announced(mountpoint: Path, lower: Path) -> None:

@@ -12,7 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.guest.support.daemons import Call, Mount, as_user, eventually, fails, force_stat, mounted
+from tests.guest.support.backing_files import backing, make, whole
+from tests.guest.support.daemons import (
+    Call,
+    Mount,
+    as_user,
+    birth_stat,
+    eventually,
+    fails,
+    force_stat,
+    mounted,
+)
+from tests.guest.support.file_data import BLOCK, fill, pread_direct
 
 _NOBODY = 41001
 _OLD, _NEW = b"old" * 100, b"NEW!" * 200
@@ -272,15 +283,56 @@ def test_stores_by_a_map_of_a_passthrough_file_are_seen(
         os.close(fd)
 
 
+@pytest.mark.parametrize("source", ["extent", "cached block"])
 @pytest.mark.parametrize("mode", ["ttl", "cto"])
-def test_forced_stat_after_a_read_goes_to_the_daemon(mountpoint: Path, mode: str) -> None:
+def test_forced_stat_after_a_read_goes_to_the_daemon(
+    mountpoint: Path, lower: Path, mode: str, source: str
+) -> None:
+    """The kernel answers the read, so FUSE has an old access time and asks for attributes."""
     with mounted(mountpoint, consistency=mode, entry_timeout=60.0, attr_timeout=60.0) as m:
-        m.model.create("f", _OLD)
+        make(m, "f", fill("d", BLOCK))
+        if source == "extent":
+            whole(m, backing(lower, fill("d", BLOCK)))
+        fd = os.open(m / "f", os.O_RDONLY | os.O_DIRECT)
+        pread_direct(fd, BLOCK, 0)
+        for _ in range(2):
+            os.fstat(fd)
+            with m.answered("read"):
+                assert pread_direct(fd, BLOCK, 0) == fill("d", BLOCK)
+        with m.answered("getattr"):
+            assert os.fstat(fd).st_size == BLOCK
+        with m.answered("read"):
+            assert pread_direct(fd, BLOCK, 0) == fill("d", BLOCK)
+        m.model.put("f", fill("n", BLOCK + 100))
+        with m.passed("getattr"):
+            assert force_stat(fd).st_size == BLOCK + 100
+        os.close(fd)
+
+
+@pytest.mark.parametrize("crosses", [False, True])
+def test_attributes_of_a_statx_end_with_a_change(mountpoint: Path, crosses: bool) -> None:
+    """Without a change they are kept. The STATX is answered before the change, or crosses it."""
+    with mounted(
+        mountpoint, consistency="exclusive", statx=True, attr_timeout=60.0, ioctl=(0, 0)
+    ) as m:
+        make(m, "f", _OLD)
         fd = os.open(m / "f", os.O_RDONLY)
-        os.fstat(fd)
-        os.pread(fd, 100, 0)
+        m.connection.invalidate()
+        with m.passed("statx"):
+            birth_stat(fd)
+        m.log()
+        assert os.fstat(fd).st_size == len(_OLD)
+        assert m.asked() == []
+        m.hold("ioctl", "before")
+        call = Call(fcntl.ioctl, fd, 0x7A01)
+        m.wait_held()
+        if crosses:
+            m.connection.invalidate()
+            birth_stat(fd)
         m.model.put("f", _NEW)
-        assert force_stat(fd).st_size == len(_NEW)
+        m.release()
+        call.result()
+        assert os.fstat(fd).st_size == len(_NEW)
         os.close(fd)
 
 

@@ -1,22 +1,30 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A nodeid names an inode only while the kernel holds it, until the daemon reads the FORGET.
 
-An extent that was mapped between these two would belong to the next file with that nodeid.
+Extents that were mapped, and values that were published, between these two would belong to the next
+file with that nodeid.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
+import select
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from efuse import bpf
+from efuse.bpf import DataCache, PublishedEntry
+from efuse.bpf.values import NEVER_NS
 from tests.guest.support.backing_files import backing, make, whole
-from tests.guest.support.daemons import Mount, eventually, mounted
-from tests.guest.support.file_data import BLOCK, fill, read, write
+from tests.guest.support.daemons import Mount, eventually, fails, mounted
+from tests.guest.support.file_data import BLOCK, SIZE, fill, read, read_direct, write
+from tests.guest.support.publishing import published
 
 
 def drop_inodes() -> None:
@@ -83,6 +91,105 @@ def test_map_of_a_nodeid_looked_up_again_before_its_forget_stays(
             drop_inodes()
             os.stat(m / "f")
         assert os.pread(fd, 100, 0) == fill("b")[:100]
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def _queued_forget(m: Mount, nodeid: int) -> Iterator[None]:
+    """Hold back the FORGET of a nodeid, so that the daemon reads it at the end of this context."""
+    device = m.device()
+    m.call("pause")
+    try:
+        assert not select.select([device], [], [], 0)[0]
+        m.drop()
+        assert select.select([device], [], [], 0)[0], "no FORGET is queued"
+        assert nodeid in m.call("counts"), "the FORGET has been read"
+        yield
+    finally:
+        os.close(device)
+        m.call("resume")
+    forgotten(m)
+
+
+_late = pytest.mark.parametrize("late", [False, True], ids=["while it is queued", "later"])
+
+
+@_late
+def test_data_read_while_a_forget_is_queued_is_not_served_for_the_next_file(
+    mountpoint: Path, late: bool
+) -> None:
+    """The data is published while the FORGET is queued, or when the next file has the nodeid."""
+    with mounted(mountpoint, consistency="exclusive", reuse_nodeids=True) as m:
+        assert m.attachment
+        with DataCache(m.attachment.maps) as cache:
+            make(m, "one", fill("1"))
+            nodeid = m.call("nodeid", "one")
+
+            def publish(epoch: int) -> None:
+                cache.publish(nodeid, 0, fill("p"), epoch=epoch, valid_ns=NEVER_NS, end=True)
+
+            publish(m.connection.epoch)
+            with m.answered("read"):
+                assert read_direct(m / "one", SIZE) == fill("p")
+            eventually(lambda: not m.call("handles"))
+            with _queued_forget(m, nodeid):
+                epoch = m.connection.epoch
+                if not late:
+                    publish(epoch)
+            make(m, "two", fill("2"))
+            assert m.call("nodeid", "two") == nodeid
+            if late:
+                publish(epoch)
+            with m.passed("read", "stale"):
+                assert read_direct(m / "two", SIZE) == fill("2")
+            publish(epoch)
+            assert read(m / "two") == fill("2")
+
+
+def _names(m: Mount, epoch: int, entry: PublishedEntry) -> None:
+    assert m.attachment
+    assert bpf.publish(m.attachment.maps, [entry], epoch=epoch) == 1
+
+
+@_late
+def test_name_read_while_a_forget_is_queued_does_not_lead_to_the_next_file(
+    mountpoint: Path, late: bool
+) -> None:
+    """The name is published while the FORGET is queued, or when the next file has the nodeid."""
+    with mounted(mountpoint, reuse_nodeids=True, one_generation=True) as m:
+        make(m, "one", b"old")
+        nodeid = m.call("nodeid", "one")
+        entry = published(
+            b"one",
+            nodeid,
+            generation=1,
+            st_mode=0o100644,
+            st_nlink=1,
+            st_size=3,
+            entry_timeout=3600.0,
+            attr_timeout=3600.0,
+        )
+        fd = os.open(m / "one", os.O_RDONLY)
+        _names(m, m.connection.epoch, entry)
+        m.drop()
+        with m.answered("lookup"):
+            assert os.stat(m / "one").st_size == 3
+        os.close(fd)
+        eventually(lambda: not m.call("handles"))
+        with _queued_forget(m, nodeid):
+            epoch = m.connection.epoch
+            if not late:
+                _names(m, epoch, entry)
+        m.model.remove("one")
+        make(m, "two", b"new file")
+        assert m.call("nodeid", "two") == nodeid
+        fd = os.open(m / "two", os.O_RDONLY)
+        if late:
+            _names(m, epoch, entry)
+        with m.passed("getattr", "stale" if late else None):
+            assert os.fstat(fd).st_size == 8
+        with m.passed("lookup", "stale"):
+            fails(errno.ENOENT, os.stat, m / "one")
         os.close(fd)
 
 

@@ -16,6 +16,7 @@ import pytest
 from tests.guest.support.daemons import (
     Call,
     Mount,
+    birth_stat,
     eventually,
     fails,
     force_stat,
@@ -126,6 +127,20 @@ def test_strict_mode_sends_every_request_to_the_daemon(mountpoint: Path) -> None
         for opcode in ("lookup", "getattr", "getxattr", "open", "opendir", "flush"):
             assert not m.count(opcode, "hits"), opcode
         assert not m.connection.learned
+
+
+def test_stat_after_a_statx_in_strict_mode_goes_to_the_daemon(mountpoint: Path) -> None:
+    """A statx(2) that asks for the time of birth sends a STATX, whose reply has attributes."""
+    with mounted(mountpoint, consistency="strict", statx=True, attr_timeout=LONG) as m:
+        m.model.create("f", b"1")
+        fd = os.open(m / "f", os.O_RDONLY)
+        for size in range(2, 5):
+            with m.passed("statx"):
+                birth_stat(fd)
+            m.model.put("f", b"x" * size)
+            with m.passed("getattr"):
+                assert os.fstat(fd).st_size == size
+        os.close(fd)
 
 
 def test_cto_mode_sends_each_open_and_then_voids_the_inode(mountpoint: Path) -> None:

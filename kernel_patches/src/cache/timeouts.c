@@ -10,6 +10,14 @@
  */
 #include "cache_i.h"
 
+static struct fuse_statx_out *efuse_out_statx(const struct fuse_args *args)
+{
+	if (args->opcode == FUSE_STATX &&
+	    args->out_args[0].size == sizeof(struct fuse_statx_out))
+		return args->out_args[0].value;
+	return NULL;
+}
+
 static void efuse_strip_entry(struct fuse_entry_out *entry)
 {
 	entry->attr.flags &= ~(EFUSE_ATTR_UNCOUNTED | EFUSE_ATTR_MARKED |
@@ -65,6 +73,15 @@ static void efuse_extend_attr(const struct efuse_req *req, const struct efuse_ch
 	/* A file with several nodeids keeps the daemon's timeout: see efuse_shared(). */
 	if (!efuse_shared(req->ec, attr))
 		efuse_extend_one(req, ch, efuse_bucket_inode(nodeid, EFUSE_KIND_ATTR), secs, nsecs);
+}
+
+static void efuse_extend_statx(const struct efuse_req *req, const struct efuse_changes *ch,
+			       struct fuse_statx_out *statx)
+{
+	struct fuse_attr attr = { .mode = statx->stat.mode, .nlink = statx->stat.nlink };
+
+	efuse_extend_attr(req, ch, req->args->nodeid, &attr, &statx->attr_valid,
+			  &statx->attr_valid_nsec);
 }
 
 /* The reply of a GETATTR or SETATTR tells the size, unless something else has changed it since. */
@@ -149,6 +166,7 @@ static void efuse_extend_exclusive(struct efuse_req *req, const struct efuse_cha
 	struct fuse_args *args = req->args;
 	struct fuse_entry_out *entry = efuse_out_entry(args);
 	struct fuse_attr_out *attr = efuse_out_attr(args);
+	struct fuse_statx_out *statx = efuse_out_statx(args);
 	struct fuse_open_out *open = efuse_out_open(args);
 	u32 len;
 	const char *name = efuse_req_name_at(args, 0, &len);
@@ -170,6 +188,8 @@ static void efuse_extend_exclusive(struct efuse_req *req, const struct efuse_cha
 				  &attr->attr_valid_nsec);
 		efuse_learn_size(req, ch, args->nodeid, &attr->attr);
 	}
+	if (statx)
+		efuse_extend_statx(req, ch, statx);
 	if (open && !(efuse_arg_flags(args) & O_TRUNC))
 		efuse_extend_open(req, entry ? entry->nodeid : args->nodeid, open);
 	if (args->opcode == FUSE_READDIRPLUS)
@@ -194,10 +214,10 @@ static void efuse_refresh_open(const struct efuse_req *req)
 /* Strict mode: FUSE must not cache anything of the reply. */
 static void efuse_end_strict(struct efuse_req *req)
 {
-	struct fuse_statx_out *statx;
 	struct fuse_args *args = req->args;
 	struct fuse_entry_out *entry = efuse_out_entry(args);
 	struct fuse_attr_out *attr = efuse_out_attr(args);
+	struct fuse_statx_out *statx = efuse_out_statx(args);
 	struct fuse_open_out *open = efuse_out_open(args);
 
 	if (req->error)
@@ -208,8 +228,7 @@ static void efuse_end_strict(struct efuse_req *req)
 		attr->attr_valid = 0;
 		attr->attr_valid_nsec = 0;
 	}
-	if (args->opcode == FUSE_STATX && args->out_args[0].size == sizeof(*statx)) {
-		statx = args->out_args[0].value;
+	if (statx) {
 		statx->attr_valid = 0;
 		statx->attr_valid_nsec = 0;
 	}

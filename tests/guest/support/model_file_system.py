@@ -228,13 +228,16 @@ class Nodeids:
     """The nodeid by which the kernel knows each file, and its lookup count.
 
     A nodeid is the file's number, always. With *reuse*, the nodeid of a forgotten file goes to the
-    next new file, with another generation. With *per_name*, each name of a file has its own nodeid,
-    as in a path-based daemon.
+    next new file, with another generation unless there is only *one_generation*, 1. With
+    *per_name*, each name of a file has its own nodeid, as in a path-based daemon.
     """
 
-    def __init__(self, *, reuse: bool, per_name: bool = False) -> None:
+    def __init__(
+        self, *, reuse: bool, per_name: bool = False, one_generation: bool = False
+    ) -> None:
         self._reuse = reuse
         self._per_name = per_name
+        self._one_generation = one_generation
         self._free: list[int] = []
         self._next = ROOT + 1
         self._generation = 0
@@ -274,7 +277,7 @@ class Nodeids:
                     self.reused += 1
                 else:
                     nodeid, self._next = self._next, self._next + 1
-                self._generation += 1
+                self._generation = 1 if self._one_generation else self._generation + 1
             self._of[key] = nodeid, self._generation
             self._ino[nodeid] = ino
             self._key[nodeid] = key

@@ -45,6 +45,7 @@ class Options:
     :ivar attr_timeout: seconds for which attributes are valid.
     :ivar negative_timeout: seconds for which a missing name is valid; None: answer with ENOENT.
     :ivar reuse_nodeids: give the nodeid of a forgotten file to the next new file.
+    :ivar one_generation: give the same generation to all files, as many daemons do.
     :ivar nodeid_per_name: give each name of a file its own nodeid, as path-based daemons do.
     :ivar check_modes: check owner and mode, as a file system without default_permissions.
     :ivar readdirplus: support READDIRPLUS.
@@ -67,6 +68,7 @@ class Options:
     attr_timeout: float = 0.0
     negative_timeout: float | None = None
     reuse_nodeids: bool = False
+    one_generation: bool = False
     nodeid_per_name: bool = False
     check_modes: bool = False
     readdirplus: bool = True
@@ -118,7 +120,11 @@ class ScriptedDaemon:
         self._paused = False
         self._pause_after: str | None = None
         self.model = ModelFileSystem()
-        self.nodeids = Nodeids(reuse=options.reuse_nodeids, per_name=options.nodeid_per_name)
+        self.nodeids = Nodeids(
+            reuse=options.reuse_nodeids,
+            per_name=options.nodeid_per_name,
+            one_generation=options.one_generation,
+        )
         self.strange: list[str] = []
 
     def run(self) -> None:
