@@ -38,6 +38,16 @@ class Rot(efuse.Passthrough):
     write = _write_scrambled
 
 
+def _own(name: str) -> Callable[..., Any]:
+    """Return an overriding handler that only calls the handler *name* of the pass-through."""
+    original = getattr(efuse.Passthrough, name)
+
+    async def own(self: Any, *arguments: Any) -> Any:
+        return await original(self, *arguments)
+
+    return own
+
+
 def _instance(source: Path, consistency: str) -> efuse.Passthrough:
     """Return a file system with the same handlers, which are set on the instance."""
     made = efuse.Passthrough(source, consistency=consistency)
@@ -116,10 +126,6 @@ def test_overridden_handler_is_called_each_time(
     (source / "f").write_bytes(b"data")
     (source / "f.link").symlink_to("f")
     os.setxattr(source / "f", "user.x", b"x")
-    original = getattr(efuse.Passthrough, name)
-
-    async def own(self: Any, *arguments: Any) -> Any:
-        return await original(self, *arguments)
 
     def act(operations: efuse.Passthrough) -> None:
         def calls() -> int:
@@ -131,7 +137,7 @@ def test_overridden_handler_is_called_each_time(
         until(lambda: calls() > before)
 
     async def main() -> None:
-        kind = type("Over", (efuse.Passthrough,), {name: own})
+        kind = type("Over", (efuse.Passthrough,), {name: _own(name)})
         operations = kind(source, consistency="exclusive", entry_timeout=0.0, attr_timeout=0.0)
         # Without default_permissions, access(2) sends a request, too.
         async with served(operations, mountpoint, options=("allow_other",)):
@@ -145,21 +151,12 @@ def test_overridden_handler_is_called_each_time(
 _ALL = sorted(name for name in HANDLERS if name in vars(efuse.Passthrough))
 
 
-def _own(name: str) -> Callable[..., Any]:
-    original = getattr(efuse.Passthrough, name)
-
-    async def own(self: Any, *arguments: Any) -> Any:
-        return await original(self, *arguments)
-
-    return own
-
-
 @pytest.mark.parametrize(
     ("names", "shown"),
     [
         ([], "efuse"),
         (["read", "write"], "efuse-less.read.write"),
-        (_ALL, "efuse-less.access.create.fls..."),
+        (_ALL, "efuse-less.access.create.flu..."),
     ],
     ids=["none", "two", "all"],
 )
