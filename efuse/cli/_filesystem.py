@@ -253,13 +253,19 @@ def split_options(texts: Iterable[str]) -> list[str]:
 
 
 def describe(mounted: Mounted | State | Daemon) -> str:
-    """Return a line that describes how the file system is mounted."""
+    """Return a line that describes how the file system is mounted.
+
+    If a subclass overrides handlers, a second line says what the kernel does not do for that.
+    """
     where = shown(mounted.mountpoint or "")
     if mounted.accelerated:
-        # A C daemon knows itself why it has no channels.
+        # A C daemon knows itself why it has no channels, and has no class.
         lacks = getattr(mounted, "channels_reason", "")
-        return f"{where}: eFuse, connection {mounted.connection}" + (
-            f", no channels: {lacks}" if lacks else ""
+        given_up = getattr(mounted, "given_up", "")
+        return (
+            f"{where}: eFuse, connection {mounted.connection}"
+            + (f", no channels: {lacks}" if lacks else "")
+            + (f"\n{where}: {given_up}" if given_up else "")
         )
     return f"{where}: not accelerated: {mounted.reason}"
 

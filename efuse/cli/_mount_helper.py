@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import click
 
+from efuse.cli._errors import report
 from efuse.cli._filesystem import Request, absolute_source, split_options
-from efuse.display import shown_lines
 from efuse.errors import EfuseError
 
 __all__ = ["cli", "main"]
@@ -84,11 +84,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         cli.main(args=arguments, prog_name="mount.efuse", standalone_mode=False)
     except EfuseError as error:
-        click.echo(shown_lines(f"mount.efuse: {error}"), err=True)
-        if error.hint:
-            click.echo(shown_lines(f"try: {error.hint}"), err=True)
+        report(error, "mount.efuse")
         sys.exit(32)
     except click.ClickException as error:
-        error.show()
+        report(error, "mount.efuse")
         sys.exit(1)
     sys.exit(0)

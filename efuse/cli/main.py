@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import importlib
-import io
 import pkgutil
 import sys
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ import click
 
 import efuse
 import efuse.cli
-from efuse.display import shown_lines
+from efuse.cli._errors import report
 from efuse.errors import EfuseError
 
 __all__ = ["cli", "main"]
@@ -53,15 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     try:
         status = cli.main(args=arguments, prog_name="efuse", standalone_mode=False)
-    except EfuseError as error:
-        click.echo(shown_lines(f"efuse: {error}"), err=True)
-        if error.hint:
-            click.echo(shown_lines(f"try: {error.hint}"), err=True)
-        sys.exit(error.exit_code)
-    except click.ClickException as error:
-        with io.StringIO() as message:
-            error.show(message)
-            click.echo(shown_lines(message.getvalue()), err=True, nl=False)
+    except (EfuseError, click.ClickException) as error:
+        report(error, "efuse")
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         click.echo("efuse: interrupted", err=True)

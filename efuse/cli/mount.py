@@ -172,6 +172,7 @@ def _serve_here(request: Request, mountpoint: str, as_json: bool) -> None:
                         "connection": state.connection,
                         "channels": state.channels,
                         "channels_reason": state.channels_reason,
+                        "given_up": state.given_up,
                     }
                 )
             else:

@@ -60,6 +60,10 @@ class Mounted:
     """Why requests do not come through a channel although that was wanted, in one sentence;
     otherwise empty."""
 
+    given_up: str
+    """What the kernel does not do because a subclass overrides handlers, in one sentence; empty if
+    no handler is overridden, and without acceleration."""
+
 
 def start(
     make: Callable[[], pyfuse3.Operations],
@@ -256,6 +260,7 @@ class _Parent:
             connection=state.connection,
             channels=state.channels,
             channels_reason=state.channels_reason,
+            given_up=state.given_up,
         )
 
     def take(self, number: int, _frame: object) -> None:

@@ -100,6 +100,14 @@ class State:
         """Names of handlers that a subclass overrides, so that they get every request."""
         return self.shortcuts.overridden if self.acceleration and self.shortcuts else ()
 
+    @property
+    def given_up(self) -> str:
+        """What the kernel does not do because a subclass overrides handlers, in one sentence.
+
+        It is empty if no handler is overridden, and without acceleration.
+        """
+        return self.shortcuts.description if self.acceleration and self.shortcuts else ""
+
     def epoch(self) -> int:
         """Return the connection's current epoch; 0 without acceleration.
 

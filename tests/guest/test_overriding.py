@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import types
 from collections.abc import Callable
@@ -13,6 +14,8 @@ import pytest
 import trio
 
 import efuse
+from efuse.fs.guard import HANDLERS
+from tests.commands import EFUSE, run_output
 from tests.guest.support.manual_daemon import until
 from tests.guest.support.serving import served
 
@@ -33,6 +36,16 @@ class Rot(efuse.Passthrough):
 
     read = _read_scrambled
     write = _write_scrambled
+
+
+def _own(name: str) -> Callable[..., Any]:
+    """Return an overriding handler that only calls the handler *name* of the pass-through."""
+    original = getattr(efuse.Passthrough, name)
+
+    async def own(self: Any, *arguments: Any) -> Any:
+        return await original(self, *arguments)
+
+    return own
 
 
 def _instance(source: Path, consistency: str) -> efuse.Passthrough:
@@ -113,10 +126,6 @@ def test_overridden_handler_is_called_each_time(
     (source / "f").write_bytes(b"data")
     (source / "f.link").symlink_to("f")
     os.setxattr(source / "f", "user.x", b"x")
-    original = getattr(efuse.Passthrough, name)
-
-    async def own(self: Any, *arguments: Any) -> Any:
-        return await original(self, *arguments)
 
     def act(operations: efuse.Passthrough) -> None:
         def calls() -> int:
@@ -128,7 +137,7 @@ def test_overridden_handler_is_called_each_time(
         until(lambda: calls() > before)
 
     async def main() -> None:
-        kind = type("Over", (efuse.Passthrough,), {name: own})
+        kind = type("Over", (efuse.Passthrough,), {name: _own(name)})
         operations = kind(source, consistency="exclusive", entry_timeout=0.0, attr_timeout=0.0)
         # Without default_permissions, access(2) sends a request, too.
         async with served(operations, mountpoint, options=("allow_other",)):
@@ -137,3 +146,51 @@ def test_overridden_handler_is_called_each_time(
             assert operations.efuse.accelerated
 
     trio.run(main)
+
+
+_ALL = sorted(name for name in HANDLERS if name in vars(efuse.Passthrough))
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        ([], "efuse"),
+        (["read", "write"], "efuse-less.read.write"),
+        (_ALL, "efuse-less.access.create.flu..."),
+    ],
+    ids=["none", "two", "all"],
+)
+def test_log_and_efuse_stat_show_the_overridden_handlers(
+    mountpoint: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    names: list[str],
+    shown: str,
+) -> None:
+    """The log has all of them, once. The kernel limits the name that efuse stat shows."""
+    source = tmp_path / "source"
+    source.mkdir()
+    stat = ""
+
+    def use(operations: efuse.Passthrough) -> None:
+        nonlocal stat
+        (mountpoint / "f").write_bytes(b"data")
+        for _ in range(3):
+            assert (mountpoint / "f").read_bytes() == b"data"
+        stat = run_output(*EFUSE, "stat", mountpoint)
+
+    async def main() -> None:
+        kind = type("Over", (efuse.Passthrough,), {name: _own(name) for name in names})
+        operations = kind(source, consistency="exclusive")
+        async with served(operations, mountpoint):
+            await trio.to_thread.run_sync(use, operations)
+            assert operations.efuse.overridden == tuple(names)
+
+    with caplog.at_level(logging.INFO, "efuse.fs"):
+        trio.run(main)
+    logged = [text for text in caplog.messages if "overrides" in text]
+    assert [text.partition(": without ")[0] for text in logged] == (
+        [f"{mountpoint}: overrides {', '.join(names)}"] if names else []
+    )
+    assert f"  {shown} attached  {'ttl' if names else 'exclusive'}  " in stat.splitlines()[0]
+    assert len(shown) <= 31

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from efuse.control.mounts import is_mounted, number_at
+from efuse.control.mounts import all_mounts, is_mounted, number_at
 from efuse.fs.mountpoint import detach
 from efuse.fs.preload import preload_library
+from tests.nasty_names import NASTY, is_safe
 
 _HERE = Path(__file__).parent
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -87,6 +88,63 @@ def test_mount_prints_json(places: Places) -> None:
     assert (told["type"], told["accelerated"]) == ("fuse", False)
     assert Path(f"/proc/{told['pid']}").exists()
     places.unmount()
+
+
+@pytest.fixture(params=NASTY, ids=ascii)
+def nasty(places: Places, request: pytest.FixtureRequest) -> Places:
+    """Places whose names hold escape sequences or bytes that are no UTF-8."""
+    name = os.fsdecode(request.param)
+    places.source = places.source.rename(places.source.with_name(f"source {name}"))
+    places.mountpoint = places.mountpoint.rename(places.mountpoint.with_name(f"mount {name}"))
+    return places
+
+
+@pytest.mark.parametrize("where", ["background", "foreground"])
+@pytest.mark.parametrize("kind", ["text", "json"])
+def test_mount_prints_a_name_escaped(nasty: Places, kind: str, where: str) -> None:
+    words = [sys.executable, "-c", "from efuse.cli.main import main; main()", "mount", "--plain"]
+    words += ["passthrough", str(nasty.source), str(nasty.mountpoint)]
+    words += ["--json"] * (kind == "json") + ["--foreground"] * (where == "foreground")
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        while all(mount.mountpoint != str(nasty.mountpoint) for mount in all_mounts()):
+            assert not process.poll()
+            threading.Event().wait(0.005)
+        (nasty.mountpoint / "f").write_bytes(b"data")
+        assert (nasty.source / "f").read_bytes() == b"data"
+        nasty.unmount()
+        assert process.stdout is not None
+        printed = process.stdout.read().decode()
+    assert process.returncode == 0
+    assert is_safe(printed)
+    if kind == "json":
+        assert json.loads(printed)["mountpoint"] == str(nasty.mountpoint)
+    else:
+        assert len(printed.splitlines()) == 1
+
+
+def test_error_of_mount_prints_a_name_escaped(nasty: Places) -> None:
+    nasty.mountpoint.rmdir()
+    words = ["mount", "--plain", "passthrough", nasty.source, nasty.mountpoint]
+    assert is_safe(nasty.efuse(*words, status=1).stderr)
+    assert is_safe(nasty.efuse(*words, "--json", status=1).stderr)
+    nasty.source.rmdir()
+    assert is_safe(nasty.efuse(*words, status=1).stderr)
+    assert is_safe(nasty.helper(nasty.source, nasty.mountpoint, "-o", "plain", status=32).stderr)
+
+
+def test_run_prints_a_name_escaped(nasty: Places) -> None:
+    words = [*_PAST_THE_SHIM, _DAEMON, nasty.source, nasty.mountpoint]
+    done = nasty.efuse("run", "--", *words, device="/dev/null")
+    # The daemon itself prints the name, too.
+    assert len(done.stderr.splitlines()) == 2
+    assert is_safe(done.stderr)
+    nasty.unmount()
+    done = nasty.efuse("run", "--", *words, device="/no/such")
+    assert len(done.stderr.splitlines()) == 1
+    assert is_safe(done.stderr)
+    nasty.unmount()
+    missing = nasty.source / "daemon"
+    assert is_safe(nasty.efuse("run", "--", missing, status=1, device="/dev/null").stderr)
 
 
 def test_mount_of_a_class_by_module_name_works(places: Places) -> None:

@@ -26,6 +26,7 @@ from efuse.errors import MountError, NotSupportedError, UsageError
 from efuse.fs import mountpoint as mountpoint_module
 from efuse.fs import own_mount
 from efuse.fs import session as session_module
+from tests.stuck_file_system import CALLERS, end_while_stuck
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -453,69 +454,13 @@ def test_umask_of_the_serving_process_stays_unchanged(place: Path) -> None:
     assert modes == {"d": 0o775, "p": 0o664, "f": 0o664}
 
 
-_STUCK = """
-import errno, os, stat, sys, time
-import pyfuse3, trio, efuse
-
-class Stuck(efuse.Operations):
-    enable_writeback_cache = True
-    async def getattr(self, inode, ctx=None):
-        found = pyfuse3.EntryAttributes()
-        found.st_ino = inode
-        found.st_nlink = 1
-        found.st_mode = stat.S_IFDIR | 0o755 if inode == 1 else stat.S_IFREG | 0o644
-        return found
-    async def lookup(self, parent, name, ctx):
-        if name == b"waits":
-            print("held", flush=True)
-            await trio.sleep_forever()
-        if name == b"blocks":
-            print("held", flush=True)
-            while True:
-                time.sleep(1000)
-        return await self.getattr(2)
-    async def open(self, inode, flags, ctx):
-        return pyfuse3.FileInfo(fh=inode)
-    async def write(self, fh, offset, data):
-        print("held", flush=True)
-        await trio.sleep_forever()
-    async def statfs(self, ctx):
-        return pyfuse3.StatvfsData()
-
-trio.run(lambda: efuse.serve(Stuck(), sys.argv[1], plain=True))
-"""
-_CALLERS = {
-    "waits": "import os, sys; os.stat(sys.argv[1] + '/waits')",
-    "blocks": "import os, sys; os.stat(sys.argv[1] + '/blocks')",
-    "write": "import os, sys; fd = os.open(sys.argv[1] + '/f', os.O_WRONLY);"
-    " os.write(fd, b'x'); os.fsync(fd)",
-}
-
-
 @pytest.mark.parametrize("signals", [1, 2])
-@pytest.mark.parametrize("handler", list(_CALLERS))
+@pytest.mark.parametrize("handler", list(CALLERS))
 def test_signal_ends_a_mount_whose_handler_does_not_return(
     place: Path, handler: str, signals: int
 ) -> None:
-    """The caller gets an error, some time after one signal or immediately after a second one."""
     _, mountpoint = _places(place)
-    words = [sys.executable, "-c", _STUCK, str(mountpoint)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as daemon:
-        while not os.path.ismount(mountpoint):
-            assert daemon.poll() is None
-        caller = subprocess.Popen(
-            [sys.executable, "-c", _CALLERS[handler], str(mountpoint)],
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert daemon.stdout is not None
-        assert daemon.stdout.readline() == "held\n"
-        for _ in range(signals):
-            daemon.send_signal(signal.SIGTERM)
-        daemon.wait(timeout=120)
-    _, printed = caller.communicate(timeout=120)
-    assert "OSError" in printed or "ConnectionAbortedError" in printed
-    assert f" {mountpoint} " not in Path("/proc/self/mountinfo").read_text()
+    assert end_while_stuck(mountpoint, handler, signals, "plain") == "fuse None False"
 
 
 # A file system whose handlers fork. The name that is looked up tells how the new process ends.

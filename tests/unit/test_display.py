@@ -13,19 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 from efuse.cli import _output
+from efuse.cli._mount_helper import main as mount_efuse
 from efuse.cli.main import cli, main
 from efuse.display import json_text, shown, shown_lines
+from tests.nasty_names import NASTY, is_safe
 from tests.unit.fake_sysfs import FakeSysfs
-
-NASTY = (
-    b"/tmp/e\x1b[31mred",
-    b"/tmp/b\xffd",
-    b"/tmp/[red]x[/red]",
-    b"/tmp/two\nlines",
-    "/tmp/\u202egnp\x9b31m".encode(),
-    b"/tmp/r\r\x07\x08\x7f",
-    "/tmp/\u2028\x85\x1cline".encode(),
-)
 
 
 def names() -> Iterator[str]:
@@ -34,12 +26,6 @@ def names() -> Iterator[str]:
     pieces = [bytes([n]) for n in range(1, 256)] + [c.encode() for c in "\u202e\u2028\x9bäñ€𝄞"]
     for _ in range(500):
         yield os.fsdecode(b"".join(chance.choices(pieces, k=chance.randrange(12))))
-
-
-def is_safe(text: str) -> bool:
-    """Return whether *text* is UTF-8, without control characters except newlines and tabs."""
-    text.encode()
-    return all(c.isprintable() or c in "\n\t" for c in text)
 
 
 def test_shown_name_escapes_control_characters() -> None:
@@ -72,6 +58,7 @@ def test_command_prints_the_name_of_a_mount_escaped(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    name = b"/tmp/" + name
     written = name.replace(b"\n", b"\\012")  # the kernel's escape
     sysfs = FakeSysfs(tmp_path)
     sysfs.add(7)
@@ -95,6 +82,21 @@ def test_error_prints_a_name_escaped(name: bytes, capfd: pytest.CaptureFixture[s
     with pytest.raises(SystemExit):
         main(["stat", f"/nowhere/{os.fsdecode(name)}"])
     assert is_safe(capfd.readouterr().err)
+
+
+@pytest.mark.parametrize("words", [["-X"], ["-o", "max_request=", "s/"], ["-t", "x", "s/"]])
+@pytest.mark.parametrize("name", NASTY)
+def test_error_of_mount_efuse_prints_an_argument_escaped(
+    name: bytes, words: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its arguments may come from a name that another user chose."""
+    *first, last = words
+    with pytest.raises(SystemExit) as caught:
+        mount_efuse([*first, last + os.fsdecode(name)])
+    assert caught.value.code != 0
+    printed = capfd.readouterr().err
+    assert printed
+    assert is_safe(printed)
 
 
 @pytest.mark.parametrize("name", NASTY)

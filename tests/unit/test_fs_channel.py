@@ -112,10 +112,18 @@ def test_unknown_pyfuse3_is_the_reason_for_no_channels(
 
 
 def test_mount_description_has_the_reason_for_no_channels() -> None:
-    mounted = Mounted(1, "/m", "efuse", True, "", 7, False, "libfuse is older than 3.14")
+    mounted = Mounted(1, "/m", "efuse", True, "", 7, False, "libfuse is older than 3.14", "")
     assert describe(mounted) == "/m: eFuse, connection 7, no channels: libfuse is older than 3.14"
     mounted = dataclasses.replace(mounted, channels=True, channels_reason="")
     assert describe(mounted) == "/m: eFuse, connection 7"
+
+
+def test_mount_description_has_what_overridden_handlers_end() -> None:
+    mounted = Mounted(1, "/m\x1b", "efuse", True, "", 7, True, "", "overrides read: without read")
+    assert describe(mounted).splitlines() == [
+        r"/m\x1b: eFuse, connection 7",
+        r"/m\x1b: overrides read: without read",
+    ]
 
 
 def test_pyfuse3_with_its_own_libfuse_is_the_reason_for_no_channels(

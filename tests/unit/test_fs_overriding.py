@@ -124,6 +124,21 @@ def test_a_file_system_that_inherits_no_promise_keeps_its_own() -> None:
     assert shortcuts(own.efuse_options, own).options == own.efuse_options
 
 
+def test_subclass_of_a_file_system_with_own_promises_answers_for_them() -> None:
+    """Nothing tells that the promises are about the handlers of the class that it inherits."""
+
+    class Own(efuse.Operations):
+        efuse_options = efuse.Options(consistency="exclusive", no_open=True)
+
+    class Further(Own):
+        async def open(self, inode: int, flags: int, ctx: Any) -> Any:
+            """Replace a handler; it is never called."""
+
+    further = Further()
+    used = shortcuts(further.efuse_options, further)
+    assert (used.options, used.description) == (Own.efuse_options, "")
+
+
 @pytest.mark.parametrize("name", ["create", "mkdir", "mknod"])
 def test_kernel_applies_umasks_if_a_creating_handler_is_overridden(
     tmp_path: Path, name: str

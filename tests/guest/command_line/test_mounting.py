@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import signal
@@ -13,8 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from efuse.bpf import list_attached
 from efuse.control import Connection, connections, find
 from tests.commands import EFUSE
+from tests.guest.support.forked import efuse, run_efuse
+from tests.nasty_names import NASTY, is_safe
+from tests.stuck_file_system import CALLERS, end_while_stuck
 
 _HELPERS = Path("/usr/sbin")
 
@@ -109,3 +114,129 @@ def test_daemon_in_the_foreground_ended_by_a_signal(
         process.kill()
         process.wait()
     eventually(lambda: _gone(mountpoint, connection.id), what="the mount to be gone")
+
+
+# The daemon gets the signal at a step of the mount. It prints the state of each connection then.
+_SIGNALLED = """
+import os, signal, sys
+from efuse.cli.main import main
+from efuse.bpf import list_attached
+from efuse.control import Connection, connections
+from efuse.fs import acceleration, session
+
+def signals():
+    print({number: Connection(number).state for number in connections()}, flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+def wrapped(real):
+    def wrapper(*arguments, **more):
+        if when == "before":
+            signals()
+        result = real(*arguments, **more)
+        if when == "after":
+            signals()
+        return result
+    return wrapper
+
+when, step, *words = sys.argv[1:]
+owner = {"mount_efuse": session, "open": session.SessionChannel, "accelerate": acceleration}[step]
+setattr(owner, step, wrapped(getattr(owner, step)))
+main(["mount", "--foreground", "--require", "passthrough", *words])
+"""
+
+
+@pytest.mark.parametrize(
+    ("when", "step", "state"),
+    [
+        ("after", "mount_efuse", "plain"),
+        ("after", "open", "plain"),
+        ("before", "accelerate", "plain"),
+        ("after", "accelerate", "attached"),
+    ],
+)
+def test_signal_between_the_mount_and_its_handlers_leaves_no_mount(
+    when: str, step: str, state: str, source: Path, mountpoint: Path
+) -> None:
+    before = connections()
+    words = [sys.executable, "-c", _SIGNALLED, when, step, source, mountpoint]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    seen = ast.literal_eval(done.stdout)
+    assert [seen[number] for number in seen if number not in before] == [state]
+    assert (done.returncode, done.stderr) == (
+        1,
+        "efuse: it is not mounted: SIGTERM arrived meanwhile (EINTR)\n",
+    )
+    assert connections() == before
+    assert not os.path.ismount(mountpoint)
+    assert not {attached.connection for attached in list_attached()} - set(before)
+
+
+@pytest.mark.parametrize(
+    ("handler", "signals"), [*((handler, 1) for handler in CALLERS), ("waits", 2)]
+)
+def test_signal_ends_a_mount_whose_handler_does_not_return(
+    handler: str, signals: int, mountpoint: Path
+) -> None:
+    """Its requests come through a channel."""
+    before = connections()
+    kind, number, has_channels = end_while_stuck(mountpoint, handler, signals).split()
+    assert (kind, has_channels) == ("efuse", "True")
+    assert int(number) not in before
+    assert connections() == before
+
+
+def test_mount_prints_what_overridden_handlers_end(
+    source: Path, mountpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rule.py").write_text(
+        "import efuse\n"
+        "class Rule(efuse.Passthrough):\n"
+        "    async def access(self, inode, mode, ctx):\n"
+        "        return await super().access(inode, mode, ctx)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    words = ["mount", "rule:Rule", "--arg", f"source={source}", str(mountpoint), "--require"]
+    words += ["--consistency", "exclusive"]
+    ends = "overrides access: without extended timeouts (exclusive), access"
+    printed = efuse(*words).splitlines()
+    number = find(mountpoint).connection
+    assert printed == [f"{mountpoint}: eFuse, connection {number}", f"{mountpoint}: {ends}"]
+    assert Connection(number).ops == "efuse-less.access"
+    subprocess.run(["umount", mountpoint], check=True)
+    assert json.loads(efuse(*words, "--json"))["given_up"] == ends
+
+
+def test_commands_print_names_on_a_mount_escaped(mountpoint: Path, tmp_path: Path) -> None:
+    """One name has all that a terminal would obey, and bytes that are no UTF-8."""
+    name = os.fsdecode(b" ".join(NASTY))
+    place, lower = mountpoint / name, tmp_path / name
+    place.mkdir()
+    lower.mkdir()
+    data = os.urandom(5000)
+    (lower / name).write_bytes(data)
+    mount = ["mount", "passthrough", str(lower), str(place), "--require", "--data-cache", "1M"]
+    mount += ["--consistency", "exclusive"]
+    done = run_efuse(*mount)
+    assert is_safe(done.stdout + done.stderr)
+    assert len(done.stdout.splitlines()) == 1
+    subprocess.run(["umount", place], check=True)
+    told = json.loads(efuse(*mount, "--json"))
+    assert told["mountpoint"] == str(place)
+    for _ in range(3):
+        assert (place / name).read_bytes() == data
+    assert Connection(told["connection"]).state == "attached"
+    for words in (
+        ["maps", "files", place],
+        ["maps", "dump", place, "entries"],
+        ["stat"],
+        ["top", "--once", "--interval", "0.1"],
+        ["advise", place, "--seconds", "0.1"],
+        ["prog", "list"],
+        ["prog", "detach", place],
+    ):
+        texts = [efuse(*words), ""]
+        if words[:2] != ["prog", "detach"]:
+            texts[1] = efuse(*words, "--json")
+            json.loads(texts[1])
+        assert all(map(is_safe, texts))
+    subprocess.run(["umount", place], check=True)
