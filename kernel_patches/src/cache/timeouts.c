@@ -18,6 +18,12 @@ static struct fuse_statx_out *efuse_out_statx(const struct fuse_args *args)
 	return NULL;
 }
 
+/* Those attributes in a reply of STATX on which efuse_shared() depends. */
+static struct fuse_attr efuse_statx_attr(const struct fuse_statx_out *statx)
+{
+	return (struct fuse_attr) { .mode = statx->stat.mode, .nlink = statx->stat.nlink };
+}
+
 static void efuse_strip_entry(struct fuse_entry_out *entry)
 {
 	entry->attr.flags &= ~(EFUSE_ATTR_UNCOUNTED | EFUSE_ATTR_MARKED |
@@ -78,7 +84,7 @@ static void efuse_extend_attr(const struct efuse_req *req, const struct efuse_ch
 static void efuse_extend_statx(const struct efuse_req *req, const struct efuse_changes *ch,
 			       struct fuse_statx_out *statx)
 {
-	struct fuse_attr attr = { .mode = statx->stat.mode, .nlink = statx->stat.nlink };
+	const struct fuse_attr attr = efuse_statx_attr(statx);
 
 	efuse_extend_attr(req, ch, req->args->nodeid, &attr, &statx->attr_valid,
 			  &statx->attr_valid_nsec);
@@ -257,15 +263,17 @@ void efuse_attrs_came(struct inode *inode, const struct fuse_attr *attr)
  * must not be shown again, unless all changes are known anyway. Returns the epoch since which they
  * are true afterwards, or 0 if that is not known.
  */
-static u64 efuse_end_learned(const struct efuse_req *req, u64 nodeid, u64 epoch)
+static u64 efuse_end_learned(const struct efuse_req *req, u64 nodeid, const struct fuse_attr *attr,
+			     u64 epoch)
 {
 	struct inode *inode;
 	bool older = false;
 
+	if (READ_ONCE(req->ec->consistency) == EFUSE_EXCLUSIVE && !efuse_shared(req->ec, attr))
+		return epoch;
 	rcu_read_lock();
 	inode = efuse_inode_rcu(req->fm, nodeid);
-	if (inode && (READ_ONCE(req->ec->consistency) != EFUSE_EXCLUSIVE ||
-		      efuse_shared_inode(req->ec, inode)))
+	if (inode)
 		older = efuse_learned_older(get_fuse_inode(inode), req->args->efuse.attr_version);
 	rcu_read_unlock();
 	return older ? efuse_epoch_bump_since(req->ec, efuse_size_bucket(nodeid), epoch) : epoch;
@@ -280,7 +288,7 @@ static void efuse_mark_attr(const struct efuse_req *req, const struct efuse_chan
 
 	holds = efuse_epoch_holds(req->ec, ch, efuse_size_bucket(nodeid), req->args->efuse.epoch,
 				  &own);
-	epoch = efuse_end_learned(req, nodeid, own ? ch->epoch : now);
+	epoch = efuse_end_learned(req, nodeid, attr, own ? ch->epoch : now);
 	if (holds && epoch && !S_ISDIR(attr->mode) && !fuse_invalid_attr(attr))
 		efuse_size_mark(attr, epoch);
 }
@@ -293,7 +301,8 @@ static void efuse_end_learned_dirents(const struct efuse_req *req)
 
 	while ((plus = efuse_dirents_next(&at, &left)))
 		if (plus->entry_out.nodeid)
-			efuse_end_learned(req, plus->entry_out.nodeid, 0);
+			efuse_end_learned(req, plus->entry_out.nodeid,
+					  &plus->entry_out.attr, 0);
 }
 
 /*
@@ -305,6 +314,8 @@ static void efuse_mark_attrs(const struct efuse_req *req, const struct efuse_cha
 	const struct fuse_args *args = req->args;
 	struct fuse_entry_out *entry = efuse_out_entry(args);
 	struct fuse_attr_out *attr = efuse_out_attr(args);
+	const struct fuse_statx_out *statx = efuse_out_statx(args);
+	struct fuse_attr statx_attr;
 
 	if (req->error)
 		return;
@@ -312,11 +323,13 @@ static void efuse_mark_attrs(const struct efuse_req *req, const struct efuse_cha
 	    !(args->opcode == FUSE_CREATE && efuse_inode_present(req->fm, entry->nodeid)))
 		efuse_mark_attr(req, ch, entry->nodeid, &entry->attr);
 	else if (entry && entry->nodeid)
-		efuse_end_learned(req, entry->nodeid, 0);
+		efuse_end_learned(req, entry->nodeid, &entry->attr, 0);
 	if (attr)
 		efuse_mark_attr(req, ch, args->nodeid, &attr->attr);
-	if (args->opcode == FUSE_STATX)
-		efuse_end_learned(req, args->nodeid, 0);
+	if (statx) {
+		statx_attr = efuse_statx_attr(statx);
+		efuse_end_learned(req, args->nodeid, &statx_attr, 0);
+	}
 	if (args->opcode == FUSE_READDIRPLUS)
 		efuse_end_learned_dirents(req);
 }
