@@ -344,7 +344,7 @@ static void efuse_mark_attrs(const struct efuse_req *req, const struct efuse_cha
 void efuse_timeouts_extend(struct efuse_req *req, const struct efuse_changes *ch)
 {
 	efuse_mark_attrs(req, ch);
-	/* In all modes, and without handlers: both may change before the file is looked at again. */
+	/* In all modes, and without handlers: both may change before the next look at the file. */
 	if (req->args->opcode == FUSE_LINK)
 		efuse_linked(req->fm, efuse_arg_newdir(req->args));
 	switch (READ_ONCE(req->ec->consistency)) {
