@@ -18,7 +18,7 @@ static struct fuse_statx_out *efuse_out_statx(const struct fuse_args *args)
 	return NULL;
 }
 
-/* Those attributes in a reply of STATX on which efuse_shared() depends. */
+/* The attributes in a reply of STATX on which efuse_shared() depends. */
 static struct fuse_attr efuse_statx_attr(const struct fuse_statx_out *statx)
 {
 	return (struct fuse_attr) { .mode = statx->stat.mode, .nlink = statx->stat.nlink };
