@@ -117,8 +117,8 @@ bool efuse_shared_inode(const struct efuse_conn *ec, const struct inode *inode)
 {
 	const struct fuse_inode *fi = get_fuse_inode((struct inode *)inode);
 
-	/* Acquire: pairs with efuse_names_told(). */
 	return !S_ISDIR(inode->i_mode) && !READ_ONCE(ec->nodeid_per_file) &&
+	       /* Acquire: pairs with efuse_names_told(). */
 	       (smp_load_acquire(&fi->efuse_names) != EFUSE_NAMES_ONE ||
 		READ_ONCE(fi->inval_mask) & STATX_NLINK);
 }
