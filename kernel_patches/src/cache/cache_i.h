@@ -301,6 +301,7 @@ void efuse_names_told(struct inode *inode, const struct fuse_attr *attr);
 void efuse_names_evicted(struct inode *inode);
 void efuse_linked(struct fuse_mount *fm, u64 nodeid);
 bool efuse_shared(const struct efuse_conn *ec, const struct fuse_attr *attr);
+bool efuse_changes_known(const struct efuse_conn *ec, const struct fuse_attr *attr);
 bool efuse_shared_inode(const struct efuse_conn *ec, const struct inode *inode);
 bool efuse_shared_nodeid(struct fuse_mount *fm, u64 nodeid);
 

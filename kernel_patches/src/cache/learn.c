@@ -86,7 +86,7 @@ static bool efuse_learn_in_order(struct efuse_learn_context *ctx, u64 nodeid,
 	struct inode *inode;
 	bool newest;
 
-	if (READ_ONCE(req->ec->consistency) == EFUSE_EXCLUSIVE && !efuse_shared(req->ec, attr))
+	if (efuse_changes_known(req->ec, attr))
 		return true;
 	inode = efuse_inode_rcu(req->fm, nodeid);
 	if (!inode)

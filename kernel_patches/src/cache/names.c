@@ -106,6 +106,16 @@ bool efuse_shared(const struct efuse_conn *ec, const struct fuse_attr *attr)
 }
 
 /**
+ * efuse_changes_known - does each change of the file with these attributes come to notice?
+ * @ec: connection
+ * @attr: the attributes, still true
+ */
+bool efuse_changes_known(const struct efuse_conn *ec, const struct fuse_attr *attr)
+{
+	return READ_ONCE(ec->consistency) == EFUSE_EXCLUSIVE && !efuse_shared(ec, attr);
+}
+
+/**
  * efuse_shared_inode - may changes of an inode come by another nodeid?
  * @ec: connection
  * @inode: the inode

@@ -269,7 +269,7 @@ static u64 efuse_end_learned(const struct efuse_req *req, u64 nodeid, const stru
 	struct inode *inode;
 	bool older = false;
 
-	if (READ_ONCE(req->ec->consistency) == EFUSE_EXCLUSIVE && !efuse_shared(req->ec, attr))
+	if (efuse_changes_known(req->ec, attr))
 		return epoch;
 	rcu_read_lock();
 	inode = efuse_inode_rcu(req->fm, nodeid);
