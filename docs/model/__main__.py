@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cache
 from multiprocessing.pool import Pool
 from pathlib import Path
 
@@ -68,6 +69,7 @@ def print_checks() -> None:
                 print(f"{name:30}{ratio(cpus, callers, of, over):7.2f}  {predicted:7.2f}")
 
 
+@cache
 def modelled(cpus: int, callers: int, system: str) -> float:
     """Return the requests per second that the model predicts for the guest with *cpus* CPUs."""
     load = Load(cpus, callers=-(-callers // cpus), idle=max(0, cpus - callers))

@@ -197,6 +197,39 @@ def test_map_after_unmount_fails(mountpoint: Path, lower: Path) -> None:
         m.close()
 
 
+def test_unmount_does_not_wait_for_a_frozen_lower_file_system(mountpoint: Path, slow: Path) -> None:
+    """The written pages of the backing file stay dirty below when it is closed."""
+    base, data = backing(slow, fill("a", BLOCK)), fill("w", BLOCK)
+    m = Mount(mountpoint, Options(entry_timeout=60.0, attr_timeout=60.0))
+    try:
+        make(m, "f", fill("d", BLOCK))
+        whole(m, base, write=True)
+        assert write(m / "f", data) == BLOCK
+        assert "write" not in m.asked()
+        with frozen(slow):
+            unmount(str(m.path))
+        assert Path(base).read_bytes() == data
+    finally:
+        m.close()
+
+
+def test_lazy_unmount_does_not_wait_for_a_write_that_is_stuck_below(
+    mountpoint: Path, slow: Path
+) -> None:
+    base, data = backing(slow, fill("a", BLOCK)), fill("w", BLOCK)
+    m = Mount(mountpoint, Options(entry_timeout=60.0, attr_timeout=60.0))
+    try:
+        make(m, "f", fill("d", BLOCK))
+        whole(m, base, write=True)
+        with writing(m, slow, data) as writer:
+            unmount(str(m.path), lazy=True)
+        assert writer.result() == BLOCK
+        assert "write" not in m.asked()
+        assert Path(base).read_bytes() == data
+    finally:
+        m.close()
+
+
 def test_seal_during_a_write_to_the_backing_file_fails(
     source: Mount, mountpoint: Path, lower: Path
 ) -> None:

@@ -16,8 +16,9 @@ from efuse.fs.guard import Guard
 from efuse.fs.passthrough.mounts import LowerMounts
 
 _FORKS = """
-import os, sys
+import os, signal, sys
 from efuse.fs.forking import forked
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it
 child = eval(sys.argv[1])
 try:
     pid = forked(child)
