@@ -258,6 +258,7 @@ static void efuse_conn_free_rcu(struct rcu_head *head)
 
 	free_percpu(ec->stats);
 	efuse_epochs_free(ec);
+	efuse_order_free(ec);
 	kfree(ec);
 }
 

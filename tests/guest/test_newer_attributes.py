@@ -1,20 +1,34 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Test that attributes which the kernel has learned are not shown after newer ones.
 
-The newer ones come in replies that are not learned. Another program has changed the file, so the
-kernel does not know of the change. FUSE takes the newer attributes, and asks for them again when it
-needs others, or for another name of the file.
+Another program has changed the file, so the kernel does not know of the change. The newer
+attributes come in a reply that is not learned, or that FUSE drops.
 """
 
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.guest.support.daemons import birth_stat, eventually, mounted, running
+import pytest
+
+from tests.guest.support.backing_files import backing, make
+from tests.guest.support.daemons import Mount, birth_stat, eventually, mounted, running
+from tests.guest.support.file_data import BLOCK, fill
+from tests.guest.support.wire import FOPEN_NOFLUSH, FUSE_WRITEBACK_CACHE
 
 _LONG = 600.0
 _TIMEOUTS = {"entry_timeout": _LONG, "attr_timeout": _LONG}
+_ONLY_ATTRIBUTES = {"entry_timeout": 0.0, "attr_timeout": _LONG}
+_DATA = fill("d", 10 * BLOCK)
+_LEFT = _DATA[: 2 * BLOCK]
+
+
+def _evict(m: Mount) -> None:
+    before = m.call("counts")
+    m.drop()
+    eventually(lambda: m.call("counts") != before, "the inode was not forgotten")
 
 
 def test_lookup_after_statx_shows_nothing_older(mountpoint: Path) -> None:
@@ -63,9 +77,216 @@ def test_listing_is_not_learned_over_a_later_lookup_of_an_evicted_inode(mountpoi
             m.wait_held()
             m.model.put("f", b"new")
             assert os.stat(m / "f").st_size == 3
-            before = m.call("counts")
-            m.drop()
-            eventually(lambda: m.call("counts") != before, "the inode was not forgotten")
+            _evict(m)
             m.release()
             assert "f" in listing.result()
         assert os.stat(m / "f").st_size == 3
+
+
+@pytest.mark.parametrize("mode", ["ttl", "cto"])
+@pytest.mark.parametrize("how", ["lookup", "readdirplus"])
+def test_reply_without_a_timeout_ends_what_was_learned_of_an_evicted_inode(
+    mountpoint: Path, mode: str, how: str
+) -> None:
+    """The reply brings the inode back."""
+    timeouts = _ONLY_ATTRIBUTES if how == "lookup" else _TIMEOUTS
+    with mounted(mountpoint, consistency=mode, declare=("stable_nodeids",), **timeouts) as m:
+        m.model.create("f", b"old bytes")
+        assert os.stat(m / "f").st_size == 9
+        _evict(m)
+        m.model.put("f", b"new")
+        m.call("answer_with", attr_timeout=0.0)
+        if how == "readdirplus":
+            assert os.listdir(m.path) == ["f"]
+        assert os.stat(m / "f").st_size == 3
+
+
+@pytest.mark.parametrize("mode", ["ttl", "cto"])
+def test_lookup_of_an_evicted_inode_is_learned_while_another_is_evicted(
+    mountpoint: Path, mode: str
+) -> None:
+    with mounted(mountpoint, consistency=mode, declare=("stable_nodeids",), **_TIMEOUTS) as m:
+        m.model.create("f", b"old bytes")
+        m.model.hard_link("f", "g")
+        m.model.create("other", b"")
+        assert os.stat(m / "f").st_size == 9
+        _evict(m)
+        os.stat(m / "other")
+        m.model.put("f", b"new")
+        m.hold("lookup", "after", b"g")
+        with running(os.stat, m / "g") as call:
+            m.wait_held()
+            _evict(m)
+            m.release()
+            assert call.result().st_size == 3
+        hits = m.count("lookup", "hits")
+        assert os.stat(m / "f").st_size == 3
+        assert m.count("lookup", "hits") == hits + 1
+
+
+@pytest.mark.parametrize("how", ["no timeout", "eviction"])
+@pytest.mark.parametrize("write_back", [False, True], ids=["through", "back"])
+def test_write_behind_the_end_that_a_lookup_has_told_reaches_the_daemon(
+    mountpoint: Path, lower: Path, write_back: bool, how: str
+) -> None:
+    """With the old end, it would go into the extent of fixed length, and the file not grow."""
+    path = backing(lower, _DATA)
+    with mounted(
+        mountpoint,
+        declare=("stable_nodeids",),
+        open_flags=FOPEN_NOFLUSH,
+        generic_flags=FUSE_WRITEBACK_CACHE if write_back else 0,
+        **_ONLY_ATTRIBUTES,
+    ) as m:
+        m.model.create("f", _DATA)
+        m.model.create("other", b"")
+        assert os.stat(m / "f").st_size == len(_DATA)
+        _evict(m)
+        os.stat(m / "other")
+        m.model.put("f", _LEFT)
+        if how == "no timeout":
+            m.call("answer_with", attr_timeout=0.0)
+        m.hold("lookup", "after", b"f")
+        with ThreadPoolExecutor(1) as pool:
+            call = pool.submit(os.open, m / "f", os.O_RDWR)
+            m.wait_held()
+            if how == "eviction":
+                _evict(m)
+            m.release()
+            fd = call.result()
+        m.call("map_extent", "f", path, os.O_RDWR, offset=0, length=len(_DATA), write=True)
+        os.fstat(fd)
+        assert os.pwrite(fd, b"w" * 100, 5 * BLOCK) == 100
+        os.fsync(fd)
+        os.close(fd)
+        assert bytes(m.call("inode", "f").data[5 * BLOCK :]) == b"w" * 100
+
+
+@pytest.mark.parametrize("mode", ["ttl", "cto"])
+@pytest.mark.parametrize("name", ["f", "g"])
+def test_stat_after_a_statx_that_an_answer_of_a_map_has_crossed_shows_nothing_older(
+    mountpoint: Path, mode: str, name: str
+) -> None:
+    """FUSE takes the old answer, so it drops the newer reply of STATX."""
+    declare = ("lazy_atime",)
+    with mounted(mountpoint, consistency=mode, statx=True, declare=declare, **_TIMEOUTS) as m:
+        m.model.create("f", b"old bytes")
+        m.model.hard_link("f", "g")
+        fd = os.open(m / "g", os.O_RDONLY)
+        os.stat(m / "f")
+        os.fstat(fd)
+        m.drop()
+        os.stat(m / "f")
+        m.model.put("f", b"new")
+        m.hold("statx", "after")
+        with ThreadPoolExecutor(1) as pool:
+            call = pool.submit(birth_stat, fd)
+            m.wait_held()
+            opcode = "lookup" if name == "f" else "getattr"
+            hits = m.count(opcode, "hits")
+            if name == "f":
+                m.drop()
+                os.stat(m / "f")
+            else:
+                os.pread(fd, 9, 0)
+                os.fstat(fd)
+            assert m.count(opcode, "hits") == hits + 1
+            m.release()
+            assert call.result().st_size == 3
+        assert os.fstat(fd).st_size == 3
+        os.close(fd)
+
+
+def _file_with_one_name_left(m: Mount, flags: int) -> int:
+    """Open ``f``, which then is truncated by another name, and loses that name."""
+    make(m, "f", _DATA)
+    os.link(m / "f", m / "g")
+    m.drop()
+    fd = os.open(m / "f", os.O_RDWR | flags)
+    os.fstat(fd)
+    os.truncate(m / "g", len(_LEFT))
+    os.unlink(m / "g")
+    return fd
+
+
+def test_fstat_after_a_statx_that_tells_of_one_name_shows_nothing_older(mountpoint: Path) -> None:
+    with mounted(
+        mountpoint,
+        consistency="exclusive",
+        nodeid_per_name=True,
+        statx=True,
+        declare=("lazy_atime",),
+        **_TIMEOUTS,
+    ) as m:
+        fd = _file_with_one_name_left(m, 0)
+        assert birth_stat(fd).st_size == len(_LEFT)
+        os.pread(fd, 10, 0)
+        assert os.fstat(fd).st_size == len(_LEFT)
+        os.close(fd)
+
+
+@pytest.mark.parametrize("crossed", [False, True])
+def test_append_after_a_statx_goes_to_the_end_that_it_has_shown(
+    mountpoint: Path, crossed: bool
+) -> None:
+    """Crossed: an answer of a map comes while the STATX is in flight."""
+    with mounted(
+        mountpoint,
+        consistency="exclusive",
+        nodeid_per_name=True,
+        statx=True,
+        declare=("lazy_atime",),
+        open_flags=FOPEN_NOFLUSH,
+        **_TIMEOUTS,
+    ) as m:
+        fd = _file_with_one_name_left(m, os.O_APPEND)
+        m.hold("statx", "after")
+        with ThreadPoolExecutor(1) as pool:
+            call = pool.submit(birth_stat, fd)
+            m.wait_held()
+            if crossed:
+                os.pread(fd, 9, 0)
+                os.fstat(fd)
+            m.release()
+            assert call.result().st_size == len(_LEFT)
+        assert os.fstat(fd).st_size == len(_LEFT)
+        assert os.write(fd, b"w" * 100) == 100
+        assert bytes(m.call("inode", "f").data) == _LEFT + b"w" * 100
+        os.close(fd)
+
+
+def test_attributes_of_a_statx_are_learned(mountpoint: Path) -> None:
+    with mounted(mountpoint, statx=True, declare=("lazy_atime",), **_TIMEOUTS) as m:
+        m.model.create("f", b"bytes")
+        fd = os.open(m / "f", os.O_RDONLY)
+        m.call("inval_attributes", "f")
+        assert birth_stat(fd).st_size == 5
+        assert os.pread(fd, 9, 0) == b"bytes"
+        m.log()
+        hits = m.count("getattr", "hits")
+        assert os.fstat(fd).st_size == 5
+        assert m.count("getattr", "hits") == hits + 1
+        assert m.asked() == []
+        os.close(fd)
+
+
+def test_same_attributes_of_an_earlier_request_leave_those_that_were_learned(
+    mountpoint: Path,
+) -> None:
+    with mounted(mountpoint, declare=("lazy_atime",), **_TIMEOUTS) as m:
+        m.model.create("f", b"bytes")
+        m.model.hard_link("f", "g")
+        fd = os.open(m / "f", os.O_RDONLY)
+        m.call("inval_attributes", "f")
+        m.hold("getattr", "after")
+        with ThreadPoolExecutor(1) as pool:
+            call = pool.submit(os.fstat, fd)
+            m.wait_held()
+            assert os.stat(m / "g").st_size == 5
+            m.release()
+            assert call.result().st_size == 5
+        m.drop()
+        hits = m.count("lookup", "hits")
+        assert os.stat(m / "g").st_size == 5
+        assert m.count("lookup", "hits") == hits + 1
+        os.close(fd)

@@ -248,7 +248,13 @@ void efuse_blocks_learn(struct efuse_req *req, const struct efuse_changes *ch);
 /* learn.c */
 void efuse_learn(struct efuse_req *req, struct efuse_ops *ops,
 		 const struct efuse_changes *ch);
-bool efuse_learned_older(struct fuse_inode *fi, u64 version);
+
+/* order.c */
+u64 efuse_order_take(const struct efuse_req *req, u64 nodeid, const struct fuse_attr *attr);
+bool efuse_order_kept(const struct efuse_req *req, u64 nodeid, const struct fuse_attr *attr,
+		      u64 number);
+bool efuse_order_older(const struct efuse_req *req, u64 nodeid, const struct fuse_attr *attr);
+void efuse_order_free(struct efuse_conn *ec);
 
 /* timeouts.c */
 #define EFUSE_EXTENDED_SECS	(10ULL * 365 * 24 * 3600)

@@ -407,15 +407,11 @@ void efuse_passthrough_mapped(struct inode *inode, const struct vm_area_struct *
 /* An inode is being evicted: it has no mappings and no pages any more. */
 void efuse_inode_evicted(struct inode *inode)
 {
-	struct fuse_conn *fc = get_fuse_conn(inode);
-	struct efuse_conn *ec = efuse_conn_get(fc);
+	struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
 	struct efuse_changes ch = {};
 
 	efuse_pages_evicted(inode);
 	efuse_names_evicted(inode);
-	/* The inode is gone that tells which attributes were learned last. */
-	if (ec && READ_ONCE(ec->stable_nodeids))
-		WRITE_ONCE(ec->last_eviction, atomic64_inc_return(&fc->attr_version));
 	if (!get_fuse_inode(inode)->efuse_mapped)
 		return;
 	efuse_changes_mapped(&ch, get_node_id(inode));

@@ -14,7 +14,7 @@
  * @req: the request
  * @ops: the program set
  * @ch: the changes that the request made, ended
- * @item: buffer for the current value
+ * @item: buffer for the current value; NULL if there is no memory: nothing can be learned
  * @now: ktime of the reply
  */
 struct efuse_learn_context {
@@ -27,23 +27,26 @@ struct efuse_learn_context {
 
 /*
  * Fill in the stamp of the value, except the check. @buckets are those that the value depends on.
- * Returns false if the value is void by now, or if the daemon has given it no timeout and the mode
- * is not exclusive.
+ * Returns false if there is no memory for it, if the value is void by now, or if the daemon has
+ * given it no timeout and the mode is not exclusive.
  */
 static bool efuse_learn_stamp(struct efuse_learn_context *ctx, const u16 *buckets, int nr,
 			      u64 valid_ns)
 {
-	struct efuse_stamp *stamp = &ctx->item->value.stamp;
+	struct efuse_stamp *stamp;
 	u64 issued = ctx->req->args->efuse.epoch;
 	bool own = false;
 	int i;
 
+	if (!ctx->item)
+		return false;
 	if (!valid_ns && READ_ONCE(ctx->req->ec->consistency) != EFUSE_EXCLUSIVE)
 		return false;
 	for (i = 0; i < nr; i++)
 		if (!efuse_epoch_holds(ctx->req->ec, ctx->ch, buckets[i], issued, &own))
 			return false;
 
+	stamp = &ctx->item->value.stamp;
 	stamp->flags = 0;
 	stamp->epoch = own ? ctx->ch->epoch : issued;
 	stamp->expires_ns = ctx->now + valid_ns;
@@ -51,18 +54,41 @@ static bool efuse_learn_stamp(struct efuse_learn_context *ctx, const u16 *bucket
 	return true;
 }
 
-/* Compute the check and call learn(). @size: bytes of the value that the check covers. */
-static void efuse_learn_call(struct efuse_learn_context *ctx, u32 map, u32 seed, size_t size)
+/*
+ * Compute the check and call learn(). @size: bytes of the value that the check covers. Returns
+ * whether the program has stored the value.
+ */
+static bool efuse_learn_call(struct efuse_learn_context *ctx, u32 map, u32 seed, size_t size)
 {
 	struct efuse_conn *ec = ctx->req->ec;
+	bool stored;
+
+	if (!test_bit(map, &ec->learned_maps))
+		set_bit(map, &ec->learned_maps);
 
 	ctx->item->map = map;
 	ctx->item->value.stamp.check = efuse_check(seed, &ctx->item->value, size);
 	ctx->req->learn_item = ctx->item;
 	this_cpu_inc(ec->stats->learned);
-	if (ctx->ops->learn(ctx->req) < 0)
+	stored = ctx->ops->learn(ctx->req) >= 0;
+	if (!stored)
 		this_cpu_inc(ec->stats->map_full);
 	ctx->req->learn_item = NULL;
+	return stored;
+}
+
+/*
+ * A value in a reply was not learned. An older one that was must not be shown again, so a change of
+ * its bucket is noted, unless one has ended it already. In exclusive mode the changes themselves
+ * are noted. Attributes: see efuse_order_older().
+ */
+static void efuse_learn_not(const struct efuse_learn_context *ctx, u32 map, u16 bucket)
+{
+	struct efuse_conn *ec = ctx->req->ec;
+
+	if (READ_ONCE(ec->consistency) != EFUSE_EXCLUSIVE && test_bit(map, &ec->learned_maps) &&
+	    efuse_epoch_quiet(ec, bucket, ctx->req->args->efuse.epoch))
+		efuse_epoch_bump(ec, bucket);
 }
 
 /* A timeout of the protocol in ns, limited so that its sum with a clock does not overflow. */
@@ -70,53 +96,6 @@ static u64 efuse_valid_ns(u64 secs, u32 nsecs)
 {
 	return min_t(u64, secs, EFUSE_EXTENDED_SECS) * NSEC_PER_SEC +
 	       min_t(u32, nsecs, NSEC_PER_SEC - 1);
-}
-
-/*
- * May attributes be learned instead of those that were learned before? Not if other ones have been
- * learned, or taken by FUSE, since the request was issued: the daemon may have sent those later.
- * Where all changes are known, the epochs tell.
- */
-static bool efuse_learn_in_order(struct efuse_learn_context *ctx, u64 nodeid,
-				 const struct fuse_attr *attr)
-{
-	const struct efuse_req *req = ctx->req;
-	u64 version = req->args->efuse.attr_version;
-	struct fuse_inode *fi;
-	struct inode *inode;
-	bool newest;
-
-	if (efuse_changes_known(req->ec, attr))
-		return true;
-	inode = efuse_inode_rcu(req->fm, nodeid);
-	if (!inode)
-		return READ_ONCE(req->ec->last_eviction) <= version;
-	fi = get_fuse_inode(inode);
-	spin_lock(&fi->lock);
-	newest = max(fi->attr_version, fi->efuse_learned) <= version;
-	if (newest)
-		WRITE_ONCE(fi->efuse_learned, atomic64_inc_return(&req->fm->fc->attr_version));
-	spin_unlock(&fi->lock);
-	return newest;
-}
-
-/**
- * efuse_learned_older - were the attributes that were learned last learned before a request?
- * @fi: inode; if so, it counts from now on as one without learned attributes
- * @version: number of FUSE's last change of attributes when the request was issued
- */
-bool efuse_learned_older(struct fuse_inode *fi, u64 version)
-{
-	bool older;
-
-	if (!READ_ONCE(fi->efuse_learned))
-		return false;
-	spin_lock(&fi->lock);
-	older = fi->efuse_learned && fi->efuse_learned <= version;
-	if (older)
-		WRITE_ONCE(fi->efuse_learned, 0);
-	spin_unlock(&fi->lock);
-	return older;
 }
 
 static void efuse_learn_attrs(struct efuse_learn_context *ctx, u64 nodeid,
@@ -127,15 +106,35 @@ static void efuse_learn_attrs(struct efuse_learn_context *ctx, u64 nodeid,
 		efuse_bucket_inode(nodeid, EFUSE_KIND_IDENTITY),
 		efuse_bucket_inode(nodeid, EFUSE_KIND_ATIME),
 	};
-	struct efuse_attrs *value = &ctx->item->value.attrs;
 	int nr = READ_ONCE(ctx->req->ec->lazy_atime) ? 2 : 3;
+	struct efuse_attrs *value;
+	u64 turn;
 
-	if (!efuse_learn_stamp(ctx, buckets, nr, valid_ns) ||
-	    !efuse_learn_in_order(ctx, nodeid, attr))
+	if (!efuse_learn_stamp(ctx, buckets, nr, valid_ns))
 		return;
+	turn = efuse_order_take(ctx->req, nodeid, attr);
+	if (!turn)
+		return;
+	value = &ctx->item->value.attrs;
 	memcpy(value->attr, attr, sizeof(*attr));
 	ctx->item->key.nodeid = nodeid;
-	efuse_learn_call(ctx, EFUSE_MAP_ATTRS, efuse_seed_nodeid(nodeid), sizeof(*value));
+	if (!efuse_learn_call(ctx, EFUSE_MAP_ATTRS, efuse_seed_nodeid(nodeid), sizeof(*value)) ||
+	    !efuse_order_kept(ctx->req, nodeid, attr, turn))
+		efuse_epoch_bump(ctx->req->ec, buckets[0]);
+}
+
+/* The attributes of a STATX that GETATTR has, too. FUSE takes them only if all of them are there. */
+static void efuse_learn_statx(struct efuse_learn_context *ctx)
+{
+	const struct fuse_statx_out *out = efuse_out_statx(ctx->req->args);
+	struct fuse_attr attr;
+
+	if (ctx->req->error || !out ||
+	    (out->stat.mask & STATX_BASIC_STATS) != STATX_BASIC_STATS)
+		return;
+	attr = efuse_statx_attr(&out->stat);
+	efuse_learn_attrs(ctx, ctx->req->args->nodeid, &attr,
+			  efuse_valid_ns(out->attr_valid, out->attr_valid_nsec));
 }
 
 /* "." and "..": not learned, since no directory has such entries, and ".." changes by a rename. */
@@ -154,16 +153,21 @@ static void efuse_learn_entry(struct efuse_learn_context *ctx, u64 parent, const
 		efuse_bucket_inode(parent, EFUSE_KIND_RIGHTS),
 		efuse_bucket_inode(entry ? entry->nodeid : 0, EFUSE_KIND_IDENTITY),
 	};
-	struct efuse_entry *value = &ctx->item->value.entry;
+	struct efuse_entry *value;
 
-	if (len >= EFUSE_NAME_LEN || efuse_name_is_dots(name, len) ||
-	    !efuse_learn_stamp(ctx, buckets, entry ? 4 : 3, valid_ns))
+	if (len >= EFUSE_NAME_LEN || efuse_name_is_dots(name, len))
 		return;
+	if (!efuse_learn_stamp(ctx, buckets, entry ? 4 : 3, valid_ns)) {
+		efuse_learn_not(ctx, EFUSE_MAP_ENTRIES, buckets[0]);
+		return;
+	}
+	value = &ctx->item->value.entry;
 	value->nodeid = entry ? entry->nodeid : 0;
 	value->generation = entry ? entry->generation : 0;
 	efuse_entry_key(&ctx->item->key.entry, parent, name, len);
-	efuse_learn_call(ctx, EFUSE_MAP_ENTRIES, efuse_seed_entry(parent, name, len),
-			 sizeof(*value));
+	if (!efuse_learn_call(ctx, EFUSE_MAP_ENTRIES, efuse_seed_entry(parent, name, len),
+			      sizeof(*value)))
+		efuse_learn_not(ctx, EFUSE_MAP_ENTRIES, buckets[0]);
 }
 
 /* Is the entry valid, and of this mount? The root of a submount gets a new inode each time. */
@@ -272,18 +276,18 @@ static void efuse_learn_dirents(struct efuse_learn_context *ctx)
 static void efuse_learn_blob(struct efuse_learn_context *ctx)
 {
 	struct fuse_args *args = ctx->req->args;
-	struct efuse_blob *value = &ctx->item->value.blob;
+	struct efuse_blob *value;
 	u64 nodeid = args->nodeid;
 	bool absent = args->opcode == FUSE_GETXATTR && ctx->req->error == -ENODATA;
 	const void *data = NULL;
 	const char *name;
 	u16 buckets[3];
+	bool learned;
 	size_t room;
 	int nr = 0;
 	u32 len;
 
-	if (!absent && (ctx->req->error || !args->out_argvar ||
-			ctx->req->ret > EFUSE_BLOB_LEN))
+	if (!absent && (ctx->req->error || !args->out_argvar))
 		return;
 	if (efuse_acl_is_the_vfs(ctx->req))
 		return;
@@ -298,17 +302,23 @@ static void efuse_learn_blob(struct efuse_learn_context *ctx)
 		buckets[nr++] = efuse_bucket_inode(nodeid, EFUSE_KIND_DATA);
 		data = efuse_out_data(args, &room) ?: args->out_args[0].value;
 	}
-	if (!efuse_learn_stamp(ctx, buckets, nr, efuse_inode_valid_ns(ctx->req->fm, nodeid)))
+	learned = (absent || ctx->req->ret <= EFUSE_BLOB_LEN) &&
+		  efuse_learn_stamp(ctx, buckets, nr, efuse_inode_valid_ns(ctx->req->fm, nodeid));
+	if (!learned) {
+		efuse_learn_not(ctx, EFUSE_MAP_BLOBS, buckets[1]);
 		return;
-
+	}
+	value = &ctx->item->value.blob;
 	value->error = absent ? -ENODATA : 0;
 	value->len = absent ? 0 : ctx->req->ret;
 	memcpy(value->data, data, value->len);
 	/* Nothing of an earlier value may get into a map. */
 	memset(value->data + value->len, 0, sizeof(value->data) - value->len);
 	efuse_blob_key(&ctx->item->key.blob, nodeid, args->opcode, name, len);
-	efuse_learn_call(ctx, EFUSE_MAP_BLOBS, efuse_seed_blob(nodeid, args->opcode, name, len),
-			 EFUSE_BLOB_HEAD + value->len);
+	if (!efuse_learn_call(ctx, EFUSE_MAP_BLOBS,
+			      efuse_seed_blob(nodeid, args->opcode, name, len),
+			      EFUSE_BLOB_HEAD + value->len))
+		efuse_learn_not(ctx, EFUSE_MAP_BLOBS, buckets[1]);
 }
 
 /*
@@ -333,8 +343,8 @@ static bool efuse_learn_handle(struct efuse_learn_context *ctx, u64 fh)
 static void efuse_learn_grant(struct efuse_learn_context *ctx)
 {
 	struct fuse_args *args = ctx->req->args;
-	struct efuse_grant *value = &ctx->item->value.grant;
 	const struct fuse_open_out *open = efuse_out_open(args);
+	struct efuse_grant *value;
 	const u16 buckets[] = {
 		efuse_bucket_inode(args->nodeid, EFUSE_KIND_RIGHTS),
 		efuse_bucket_inode(args->nodeid, EFUSE_KIND_IDENTITY),
@@ -349,6 +359,7 @@ static void efuse_learn_grant(struct efuse_learn_context *ctx)
 	if (!efuse_learn_stamp(ctx, buckets, ARRAY_SIZE(buckets),
 			       efuse_inode_valid_ns(ctx->req->fm, args->nodeid)))
 		return;
+	value = &ctx->item->value.grant;
 	value->open_flags = open ? open->open_flags : 0;
 	value->pad = 0;
 	efuse_grant_key(&ctx->item->key.grant, ctx->req);
@@ -361,12 +372,13 @@ static void efuse_learn_volume(struct efuse_learn_context *ctx)
 	const struct fuse_args *args = ctx->req->args;
 	const struct fuse_statfs_out *out = args->out_args[0].value;
 	const u16 bucket = efuse_bucket_inode(0, EFUSE_KIND_VOLUME);
-	struct efuse_volume *value = &ctx->item->value.volume;
+	struct efuse_volume *value;
 
 	if (ctx->req->error || args->out_args[0].size != sizeof(*out) ||
 	    READ_ONCE(ctx->req->ec->consistency) != EFUSE_EXCLUSIVE ||
 	    !efuse_learn_stamp(ctx, &bucket, 1, EFUSE_VOLUME_NS))
 		return;
+	value = &ctx->item->value.volume;
 	memcpy(value->st, &out->st, sizeof(value->st));
 	ctx->item->key.nodeid = args->nodeid;
 	efuse_learn_call(ctx, EFUSE_MAP_VOLUMES, efuse_seed_nodeid(args->nodeid), sizeof(*value));
@@ -396,6 +408,9 @@ static void efuse_learn_all(struct efuse_learn_context *ctx)
 			efuse_learn_attrs(ctx, args->nodeid, &attr->attr,
 					  efuse_valid_ns(attr->attr_valid,
 							 attr->attr_valid_nsec));
+		break;
+	case FUSE_STATX:
+		efuse_learn_statx(ctx);
 		break;
 	case FUSE_READDIRPLUS:
 		efuse_learn_dirents(ctx);
@@ -446,6 +461,8 @@ static bool efuse_learns(u32 opcode)
  *
  * Blocks of data are not among the values: see efuse_blocks_learn().
  *
+ * Values that are not learned end the older ones that were.
+ *
  * Context: under rcu_read_lock(), does not sleep. If there is no memory, nothing is learned.
  */
 void efuse_learn(struct efuse_req *req, struct efuse_ops *ops, const struct efuse_changes *ch)
@@ -455,8 +472,6 @@ void efuse_learn(struct efuse_req *req, struct efuse_ops *ops, const struct efus
 	if (READ_ONCE(req->ec->consistency) == EFUSE_STRICT || !efuse_learns(req->args->opcode))
 		return;
 	ctx.item = kmalloc(sizeof(*ctx.item), GFP_NOWAIT | __GFP_NOWARN);
-	if (!ctx.item)
-		return;
 	ctx.now = ktime_get_ns();
 	efuse_learn_all(&ctx);
 	kfree(ctx.item);

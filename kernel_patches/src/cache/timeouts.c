@@ -10,20 +10,6 @@
  */
 #include "cache_i.h"
 
-static struct fuse_statx_out *efuse_out_statx(const struct fuse_args *args)
-{
-	if (args->opcode == FUSE_STATX &&
-	    args->out_args[0].size == sizeof(struct fuse_statx_out))
-		return args->out_args[0].value;
-	return NULL;
-}
-
-/* The attributes in a reply of STATX on which efuse_shared() depends. */
-static struct fuse_attr efuse_statx_attr(const struct fuse_statx_out *statx)
-{
-	return (struct fuse_attr) { .mode = statx->stat.mode, .nlink = statx->stat.nlink };
-}
-
 static void efuse_strip_entry(struct fuse_entry_out *entry)
 {
 	entry->attr.flags &= ~(EFUSE_ATTR_UNCOUNTED | EFUSE_ATTR_MARKED |
@@ -84,7 +70,7 @@ static void efuse_extend_attr(const struct efuse_req *req, const struct efuse_ch
 static void efuse_extend_statx(const struct efuse_req *req, const struct efuse_changes *ch,
 			       struct fuse_statx_out *statx)
 {
-	const struct fuse_attr attr = efuse_statx_attr(statx);
+	const struct fuse_attr attr = efuse_statx_attr(&statx->stat);
 
 	efuse_extend_attr(req, ch, req->args->nodeid, &attr, &statx->attr_valid,
 			  &statx->attr_valid_nsec);
@@ -260,21 +246,16 @@ void efuse_attrs_came(struct inode *inode, const struct fuse_attr *attr)
 
 /*
  * Attributes have come that are true since an epoch. If they are not learned, older ones that were
- * must not be shown again, unless all changes are known anyway. Returns the epoch since which they
- * are true afterwards, or 0 if that is not known.
+ * must not be shown again. Returns the epoch since which they are true afterwards, or 0 if that is
+ * not known.
  */
 static u64 efuse_end_learned(const struct efuse_req *req, u64 nodeid, const struct fuse_attr *attr,
 			     u64 epoch)
 {
-	struct inode *inode;
-	bool older = false;
+	bool older;
 
-	if (efuse_changes_known(req->ec, attr))
-		return epoch;
 	rcu_read_lock();
-	inode = efuse_inode_rcu(req->fm, nodeid);
-	if (inode)
-		older = efuse_learned_older(get_fuse_inode(inode), req->args->efuse.attr_version);
+	older = efuse_order_older(req, nodeid, attr);
 	rcu_read_unlock();
 	return older ? efuse_epoch_bump_since(req->ec, efuse_size_bucket(nodeid), epoch) : epoch;
 }
@@ -327,7 +308,7 @@ static void efuse_mark_attrs(const struct efuse_req *req, const struct efuse_cha
 	if (attr)
 		efuse_mark_attr(req, ch, args->nodeid, &attr->attr);
 	if (statx) {
-		statx_attr = efuse_statx_attr(statx);
+		statx_attr = efuse_statx_attr(&statx->stat);
 		efuse_end_learned(req, args->nodeid, &statx_attr, 0);
 	}
 	if (args->opcode == FUSE_READDIRPLUS)

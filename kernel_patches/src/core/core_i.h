@@ -184,8 +184,8 @@ struct efuse_buckets {
  * @enable_seq: number of attached sets so far; written under efuse_conn_mutex
  * @exit_kind: enum efuse_exit_kind of the last detach; under efuse_conn_mutex
  * @exit_code: exit code of the last detach; under efuse_conn_mutex
- * @last_eviction: with @stable_nodeids: number of FUSE's last change of attributes when an
- *		   inode was evicted last
+ * @order: by the hash of a nodeid, when its attributes were learned last; see order.c
+ * @learned_maps: maps into which a reply was learned, a bit for each map; bits are never cleared
  * @consistency: enum efuse_consistency
  * @stable_nodeids: declared: a nodeid stands for the same inode for ever
  * @nodeid_per_file: declared: a file has one nodeid, however many names it has
@@ -241,7 +241,8 @@ struct efuse_conn {
 	u32 exit_kind;
 	s64 exit_code;
 
-	u64 last_eviction;
+	struct efuse_buckets order;
+	unsigned long learned_maps;
 	u8 consistency;
 	bool stable_nodeids;
 	bool nodeid_per_file;
@@ -401,6 +402,8 @@ struct fuse_direntplus *efuse_dirents_next(char **at, size_t *left);
 bool efuse_is_write_back(const struct fuse_args *args);
 struct fuse_entry_out *efuse_out_entry(const struct fuse_args *args);
 struct fuse_attr_out *efuse_out_attr(const struct fuse_args *args);
+struct fuse_statx_out *efuse_out_statx(const struct fuse_args *args);
+struct fuse_attr efuse_statx_attr(const struct fuse_statx *stat);
 struct fuse_open_out *efuse_out_open(const struct fuse_args *args);
 bool efuse_handle_is_any(const struct fuse_args *args, u64 fh);
 

@@ -315,6 +315,37 @@ struct fuse_attr_out *efuse_out_attr(const struct fuse_args *args)
 	return NULL;
 }
 
+/* The answer of a STATX, or NULL for other opcodes. */
+struct fuse_statx_out *efuse_out_statx(const struct fuse_args *args)
+{
+	if (args->opcode == FUSE_STATX &&
+	    args->out_args[0].size == sizeof(struct fuse_statx_out))
+		return args->out_args[0].value;
+	return NULL;
+}
+
+/* The attributes in the answer of a STATX, as GETATTR has them. */
+struct fuse_attr efuse_statx_attr(const struct fuse_statx *stat)
+{
+	return (struct fuse_attr) {
+		.ino = stat->ino,
+		.size = stat->size,
+		.blocks = stat->blocks,
+		.atime = stat->atime.tv_sec,
+		.atimensec = stat->atime.tv_nsec,
+		.mtime = stat->mtime.tv_sec,
+		.mtimensec = stat->mtime.tv_nsec,
+		.ctime = stat->ctime.tv_sec,
+		.ctimensec = stat->ctime.tv_nsec,
+		.mode = stat->mode,
+		.nlink = stat->nlink,
+		.uid = stat->uid,
+		.gid = stat->gid,
+		.rdev = new_encode_dev(MKDEV(stat->rdev_major, stat->rdev_minor)),
+		.blksize = stat->blksize,
+	};
+}
+
 /* Does the handle @fh mean that any other open of the inode is as good? See EFUSE_FH_OWN. */
 bool efuse_handle_is_any(const struct fuse_args *args, u64 fh)
 {

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The order of attributes: may those in a reply be learned in place of those learned before?
+ *
+ * FUSE numbers the changes of its attributes (fuse_conn.attr_version), and drops attributes if it
+ * has changed those of the inode since their request was issued: the daemon may have sent them
+ * before the ones that FUSE has. The same rule holds for what is learned. An inode remembers the
+ * number of its last learning, but attributes are also learned for inodes that are not in memory
+ * yet, or are being evicted. So each connection has a table of these numbers, by the hash of the
+ * nodeid. Nodeids that share an entry cost a learning now and then, if their requests cross.
+ *
+ * No locks but fuse_inode.lock: entries are atomic words. The table is allocated in chunks, by the
+ * first learning in a chunk.
+ */
+#include "cache_i.h"
+
+/* The entry of a nodeid; NULL if nothing was learned in its chunk, or, with @add, no memory. */
+static atomic64_t *efuse_order_entry(struct efuse_conn *ec, u64 nodeid, bool add)
+{
+	u16 number = efuse_bucket_inode(nodeid, EFUSE_KIND_ATTR);
+	atomic64_t **at = &ec->order.chunk[number / EFUSE_BUCKETS_CHUNK];
+	/* Pairs with the cmpxchg(): the words of a new chunk are zero. */
+	atomic64_t *new, *chunk = smp_load_acquire(at);
+
+	if (!chunk && add) {
+		new = kcalloc(EFUSE_BUCKETS_CHUNK, sizeof(*new), GFP_NOWAIT | __GFP_NOWARN);
+		if (!new)
+			return NULL;
+		chunk = cmpxchg(at, NULL, new);
+		if (chunk)
+			kfree(new);
+		else
+			chunk = new;
+	}
+	return chunk ? &chunk[number % EFUSE_BUCKETS_CHUNK] : NULL;
+}
+
+/* Free the table. The connection must not be in use any more. */
+void efuse_order_free(struct efuse_conn *ec)
+{
+	int i;
+
+	for (i = 0; i < ARRAY_SIZE(ec->order.chunk); i++)
+		kfree(ec->order.chunk[i]);
+}
+
+/* Note a new number in an entry, unless one above @limit is there. Returns it, or 0. */
+static u64 efuse_order_note(const struct efuse_req *req, atomic64_t *entry, u64 limit)
+{
+	u64 number = atomic64_inc_return(&req->fm->fc->attr_version);
+	s64 last = atomic64_read(entry);
+
+	do {
+		if (last > limit)
+			return 0;
+	} while (last < number && !atomic64_try_cmpxchg(entry, &last, number));
+	return number;
+}
+
+/* A hash of attributes, without the flags, which have the kernel's own marks. */
+static u64 efuse_attr_hash(const struct efuse_conn *ec, const struct fuse_attr *attr)
+{
+	BUILD_BUG_ON(offsetofend(struct fuse_attr, flags) != sizeof(*attr));
+	return siphash(attr, offsetof(struct fuse_attr, flags), &ec->caller_key);
+}
+
+/**
+ * efuse_order_take - take the turn to learn attributes from a reply
+ * @req: the request
+ * @nodeid: the inode
+ * @attr: the attributes
+ *
+ * Not if other ones have been learned, or taken by FUSE, since the request was issued. Where all
+ * changes are known, the epochs tell which are true, and the turn is always granted.
+ *
+ * Context: under rcu_read_lock()
+ * Return: number of the turn for efuse_order_kept(), or 0 if the attributes must not be learned.
+ */
+u64 efuse_order_take(const struct efuse_req *req, u64 nodeid, const struct fuse_attr *attr)
+{
+	/* All that was learned or taken earlier is in order. */
+	u64 limit = efuse_changes_known(req->ec, attr) ? U64_MAX : req->args->efuse.attr_version;
+	atomic64_t *entry = efuse_order_entry(req->ec, nodeid, true);
+	struct inode *inode = efuse_inode_rcu(req->fm, nodeid);
+	struct fuse_inode *fi;
+	u64 number = 0;
+
+	if (!entry)
+		return 0;
+	if (!inode)
+		return efuse_order_note(req, entry, limit);
+	fi = get_fuse_inode(inode);
+	spin_lock(&fi->lock);
+	if (max(fi->attr_version, fi->efuse_learned) <= limit)
+		number = efuse_order_note(req, entry, limit);
+	if (number) {
+		WRITE_ONCE(fi->efuse_learned, number);
+		fi->efuse_learned_hash = efuse_attr_hash(req->ec, attr);
+	}
+	spin_unlock(&fi->lock);
+	return number;
+}
+
+/**
+ * efuse_order_kept - was a turn to learn attributes still the last one when they were stored?
+ * @req: the request
+ * @nodeid: the inode
+ * @attr: the attributes
+ * @number: number of the turn
+ *
+ * If not, they may have replaced newer ones. Where all changes are known, those are the same.
+ */
+bool efuse_order_kept(const struct efuse_req *req, u64 nodeid, const struct fuse_attr *attr,
+		      u64 number)
+{
+	const atomic64_t *entry = efuse_order_entry(req->ec, nodeid, false);
+
+	/* The store into the map comes first. */
+	smp_mb();
+	return efuse_changes_known(req->ec, attr) || atomic64_read(entry) == number;
+}
+
+/**
+ * efuse_order_older - may other attributes be shown that were learned before a request was issued?
+ * @req: the request; learning from its reply is done
+ * @nodeid: the inode; if the answer is yes, it counts from now on as one without learned attributes
+ * @attr: the attributes in the reply
+ *
+ * Not if the same ones were learned last, and not where all changes are known and were known then.
+ *
+ * Context: under rcu_read_lock()
+ */
+bool efuse_order_older(const struct efuse_req *req, u64 nodeid, const struct fuse_attr *attr)
+{
+	u64 version = req->args->efuse.attr_version;
+	bool known = efuse_changes_known(req->ec, attr), older;
+	struct inode *inode = efuse_inode_rcu(req->fm, nodeid);
+	const atomic64_t *entry;
+	struct fuse_inode *fi;
+	u64 last;
+
+	if (!inode) {
+		entry = efuse_order_entry(req->ec, nodeid, false);
+		last = entry ? atomic64_read(entry) : 0;
+		return !known && last && last <= version;
+	}
+	fi = get_fuse_inode(inode);
+	if (known && (S_ISDIR(attr->mode) || READ_ONCE(fi->efuse_names) == EFUSE_NAMES_ONE))
+		return false;
+	if (!READ_ONCE(fi->efuse_learned))
+		return false;
+	spin_lock(&fi->lock);
+	older = fi->efuse_learned && fi->efuse_learned <= version &&
+		fi->efuse_learned_hash != efuse_attr_hash(req->ec, attr);
+	if (older)
+		WRITE_ONCE(fi->efuse_learned, 0);
+	spin_unlock(&fi->lock);
+	return older;
+}
+
+/**
+ * efuse_attrs_dropped - FUSE drops attributes of the daemon, since it has changed its own meanwhile
+ * @inode: the inode
+ * @attr: the attributes; with write-back FUSE has replaced those that it decides itself
+ *
+ * Their caller sees them nevertheless. What FUSE has may be an answer of a map from before the
+ * request, so it is not shown again if it differs.
+ *
+ * Context: under the lock of struct fuse_inode
+ */
+void efuse_attrs_dropped(struct inode *inode, const struct fuse_attr *attr)
+{
+	const struct fuse_inode *fi = get_fuse_inode(inode);
+	struct fuse_conn *fc = get_fuse_conn(inode);
+	const struct timespec64 mtime = { attr->mtime, attr->mtimensec };
+	const struct timespec64 ctime = { attr->ctime, attr->ctimensec };
+	const struct timespec64 old_mtime = inode_get_mtime(inode);
+	const struct timespec64 old_ctime = inode_get_ctime(inode);
+
+	if (!efuse_conn_get(fc))
+		return;
+	if (attr->size != i_size_read(inode) || (attr->mode ^ fi->orig_i_mode) & 07777 ||
+	    attr->nlink != inode->i_nlink || attr->blocks != inode->i_blocks ||
+	    !uid_eq(make_kuid(fc->user_ns, attr->uid), inode->i_uid) ||
+	    !gid_eq(make_kgid(fc->user_ns, attr->gid), inode->i_gid) ||
+	    !timespec64_equal(&mtime, &old_mtime) || !timespec64_equal(&ctime, &old_ctime))
+		fuse_invalidate_attr(inode);
+}

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Test that names and extended attributes are not shown after newer ones that were not learned.
+
+Another program has changed them, so the kernel does not know of the change.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.guest.support.daemons import as_user, eventually, fails, monotonic_ns, mounted
+
+_LONG = 600.0
+
+
+@pytest.mark.parametrize("mode", ["ttl", "cto"])
+def test_name_does_not_come_back_after_a_lookup_found_it_gone(mountpoint: Path, mode: str) -> None:
+    """The LOOKUP is sent since the attributes have expired; the name has not."""
+    with mounted(mountpoint, consistency=mode, entry_timeout=_LONG, attr_timeout=1.0) as m:
+        m.model.create("f", b"data")
+        m.model.hard_link("f", "g")
+        fd = os.open(m / "g", os.O_RDONLY)
+        os.stat(m / "f")
+        m.model.remove("f")
+        m.drop()
+        end = monotonic_ns() + 1_100_000_000
+        eventually(lambda: monotonic_ns() > end)
+        fails(errno.ENOENT, os.stat, m / "f")
+        # The attributes are known again.
+        os.fstat(fd)
+        fails(errno.ENOENT, os.stat, m / "f")
+        os.close(fd)
+
+
+def test_name_in_a_listing_without_a_timeout_ends_the_one_that_was_learned(
+    mountpoint: Path,
+) -> None:
+    with mounted(mountpoint, entry_timeout=_LONG, attr_timeout=_LONG) as m:
+        m.model.create("f", b"old bytes")
+        m.model.hard_link("f", "g")
+        fd = os.open(m / "g", os.O_RDONLY)
+        os.stat(m / "f")
+        m.model.remove("f")
+        m.model.create("f", b"new")
+        m.call("answer_with", entry_timeout=0.0, attr_timeout=_LONG)
+        os.listdir(m.path)
+        assert os.stat(m / "f").st_size == 3
+        os.close(fd)
+
+
+@pytest.mark.usefixtures("reachable")
+@pytest.mark.parametrize(
+    "later", [None, b"new", bytes(1000)], ids=["removed", "short", "longer than a map can hold"]
+)
+def test_xattr_that_another_caller_was_shown_ends_the_one_that_was_learned(
+    mountpoint: Path, later: bytes | None
+) -> None:
+    """Without `default_permissions` an answer is kept for one caller only."""
+    with mounted(
+        mountpoint, default_permissions=False, entry_timeout=_LONG, attr_timeout=_LONG
+    ) as m:
+        m.model.create("f", b"data")
+        m.model.set_xattr("f", b"user.x", b"old")
+        assert os.getxattr(m / "f", "user.x") == b"old"
+        hits = m.count("getxattr", "hits")
+        assert os.getxattr(m / "f", "user.x") == b"old"
+        assert m.count("getxattr", "hits") == hits + 1
+        m.model.set_xattr("f", b"user.x", later)
+        if later:
+            assert as_user(1000, os.getxattr, m / "f", "user.x") == later
+            assert os.getxattr(m / "f", "user.x") == later
+        else:
+            fails(errno.ENODATA, as_user, 1000, os.getxattr, m / "f", "user.x")
+            fails(errno.ENODATA, os.getxattr, m / "f", "user.x")
