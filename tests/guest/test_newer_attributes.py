@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,8 +20,8 @@ from tests.guest.support.file_data import BLOCK, fill
 from tests.guest.support.wire import FOPEN_NOFLUSH, FUSE_WRITEBACK_CACHE
 
 _LONG = 600.0
-_TIMEOUTS = {"entry_timeout": _LONG, "attr_timeout": _LONG}
-_ONLY_ATTRIBUTES = {"entry_timeout": 0.0, "attr_timeout": _LONG}
+_TIMEOUTS: dict[str, Any] = {"entry_timeout": _LONG, "attr_timeout": _LONG}
+_ONLY_ATTRIBUTES: dict[str, Any] = {"entry_timeout": 0.0, "attr_timeout": _LONG}
 _DATA = fill("d", 10 * BLOCK)
 _LEFT = _DATA[: 2 * BLOCK]
 

@@ -19,7 +19,7 @@ _LONG = 600.0
 
 @pytest.mark.parametrize("mode", ["ttl", "cto"])
 def test_name_does_not_come_back_after_a_lookup_found_it_gone(mountpoint: Path, mode: str) -> None:
-    """The LOOKUP is sent since the attributes have expired; the name has not."""
+    """The attributes have expired, and the name is still learned, when the LOOKUP is sent."""
     with mounted(mountpoint, consistency=mode, entry_timeout=_LONG, attr_timeout=1.0) as m:
         m.model.create("f", b"data")
         m.model.hard_link("f", "g")
