@@ -283,11 +283,11 @@ def test_partition_is_found_again_after_a_power_cycle() -> None:
 
 def test_discard_and_removal_free_memory() -> None:
     """Neither a discard nor a removal leaks memory: a leak would be four times the size."""
-    size = 64 * MIB
+    size = 32 * MIB
     data = noise(MIB)
     before = available()
     for _ in range(4):
-        with csd(size_mib=64, power=1) as device, opened(device.path) as fd:
+        with csd(size_mib=32, power=1) as device, opened(device.path) as fd:
             for _ in range(2):
                 zero(fd, BLKDISCARD, 0, size)
                 for at in range(0, size, MIB):
