@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from efuse.bpf import compile_handlers
 from tests.guest.support.daemons import as_user, eventually, fails, monotonic_ns, mounted
 
 _LONG = 600.0
@@ -50,6 +51,27 @@ def test_name_in_a_listing_without_a_timeout_ends_the_one_that_was_learned(
         os.listdir(m.path)
         assert os.stat(m / "f").st_size == 3
         os.close(fd)
+
+
+@pytest.mark.usefixtures("reachable")
+def test_name_that_another_caller_found_gone_ends_although_nothing_is_learned_any_more(
+    mountpoint: Path,
+) -> None:
+    """The set of programs was replaced by one that answers from the same maps, but learns not."""
+    with mounted(
+        mountpoint, default_permissions=False, entry_timeout=_LONG, attr_timeout=_LONG
+    ) as m:
+        m.model.create("f", b"data")
+        os.stat(m / "f")
+        m.drop()
+        assert m.attachment
+        m.attachment.replace(spec=compile_handlers(without=("learn",)))
+        hits = m.count("lookup", "hits")
+        os.stat(m / "f")
+        assert m.count("lookup", "hits") == hits + 1
+        m.model.remove("f")
+        fails(errno.ENOENT, as_user, 1000, os.stat, m / "f")
+        fails(errno.ENOENT, os.stat, m / "f")
 
 
 @pytest.mark.usefixtures("reachable")

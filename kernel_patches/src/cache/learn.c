@@ -456,7 +456,7 @@ static bool efuse_learns(u32 opcode)
 /**
  * efuse_learn - call the program's learn() for each value in a reply
  * @req: the request, with the daemon's answer
- * @ops: the program set, which has a learn()
+ * @ops: the program set; NULL or without a learn(): nothing is learned
  * @ch: the changes that the request made, ended
  *
  * Blocks of data are not among the values: see efuse_blocks_learn().
@@ -471,7 +471,10 @@ void efuse_learn(struct efuse_req *req, struct efuse_ops *ops, const struct efus
 
 	if (READ_ONCE(req->ec->consistency) == EFUSE_STRICT || !efuse_learns(req->args->opcode))
 		return;
-	ctx.item = kmalloc(sizeof(*ctx.item), GFP_NOWAIT | __GFP_NOWARN);
+	if (ops && ops->learn)
+		ctx.item = kmalloc(sizeof(*ctx.item), GFP_NOWAIT | __GFP_NOWARN);
+	if (!ctx.item && !READ_ONCE(req->ec->learned_maps))
+		return;
 	ctx.now = ktime_get_ns();
 	efuse_learn_all(&ctx);
 	kfree(ctx.item);

@@ -71,8 +71,7 @@ void efuse_replied(struct efuse_req *req, struct efuse_changes *ch)
 	ops = rcu_dereference(ec->ops);
 	if (ops && ops->reply)
 		ops->reply(req, req->error);
-	if (ops && ops->learn)
-		efuse_learn(req, ops, ch);
+	efuse_learn(req, ops, ch);
 	blocks = ops && ops->block && efuse_is_io(args);
 	rcu_read_unlock();
 	if (blocks)
