@@ -62,6 +62,8 @@ def test_name_that_another_caller_found_gone_ends_although_nothing_is_learned_an
         mountpoint, default_permissions=False, entry_timeout=_LONG, attr_timeout=_LONG
     ) as m:
         m.model.create("f", b"data")
+        m.model.hard_link("f", "g")
+        fd = os.open(m / "g", os.O_RDONLY)
         os.stat(m / "f")
         m.drop()
         assert m.attachment
@@ -72,6 +74,7 @@ def test_name_that_another_caller_found_gone_ends_although_nothing_is_learned_an
         m.model.remove("f")
         fails(errno.ENOENT, as_user, 1000, os.stat, m / "f")
         fails(errno.ENOENT, os.stat, m / "f")
+        os.close(fd)
 
 
 @pytest.mark.usefixtures("reachable")
