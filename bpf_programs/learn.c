@@ -2,12 +2,20 @@
 /* Stores each value that the daemon's replies bring in its map. */
 #include "efuse.bpf.h"
 
+/* An older value was to be forgotten; @error is that of its removal. There need not be one. */
+static inline int forgotten(int error)
+{
+	return error == -ENOENT ? 0 : error;
+}
+
 static inline int learn_entry(struct efuse_req *req)
 {
 	struct efuse_entry_key *key = efuse_learn_key(req, sizeof(*key));
 	struct efuse_entry *value = efuse_learn_value(req, sizeof(*value));
 
-	return key && value ? entries.update(key, value) : -EINVAL;
+	if (!key || !value)
+		return -EINVAL;
+	return value->stamp.epoch ? entries.update(key, value) : forgotten(entries.delete(key));
 }
 
 static inline int learn_attrs(struct efuse_req *req)
@@ -15,7 +23,9 @@ static inline int learn_attrs(struct efuse_req *req)
 	u64 *key = efuse_learn_key(req, sizeof(*key));
 	struct efuse_attrs *value = efuse_learn_value(req, sizeof(*value));
 
-	return key && value ? attrs.update(key, value) : -EINVAL;
+	if (!key || !value)
+		return -EINVAL;
+	return value->stamp.epoch ? attrs.update(key, value) : forgotten(attrs.delete(key));
 }
 
 static inline int learn_blob(struct efuse_req *req)
@@ -23,7 +33,9 @@ static inline int learn_blob(struct efuse_req *req)
 	struct efuse_blob_key *key = efuse_learn_key(req, sizeof(*key));
 	struct efuse_blob *value = efuse_learn_value(req, sizeof(*value));
 
-	return key && value ? blobs.update(key, value) : -EINVAL;
+	if (!key || !value)
+		return -EINVAL;
+	return value->stamp.epoch ? blobs.update(key, value) : forgotten(blobs.delete(key));
 }
 
 static inline int learn_grant(struct efuse_req *req)

@@ -83,10 +83,12 @@ struct efuse_placement;
  * @learn: The daemon's answer contains a value that is worth caching. Called after @reply, once
  *	for each value (READDIRPLUS brings up to two per entry). May call efuse_req_*() and
  *	efuse_learn_*(). It should store efuse_learn_value() under the key efuse_learn_key() in
- *	the map that efuse_learn_map() names. For EFUSE_MAP_BLOCKS, it should instead choose a
- *	slot for the block efuse_req_block() and call efuse_learn_block(); after that,
+ *	the map that efuse_learn_map() names. If the epoch of its stamp is 0, the value is void:
+ *	it should remove the one under that key. For EFUSE_MAP_BLOCKS, it should instead choose
+ *	a slot for the block efuse_req_block() and call efuse_learn_block(); after that,
  *	efuse_learn_evicted() returns the tag of the evicted block. Returns 0, or a negative
- *	errno if the value could not be stored, which sysfs counts as map_full.
+ *	errno if the value could not be stored, which sysfs counts as map_full. A program that
+ *	returns 0 and keeps an older value shows it until it ends by itself.
  * @select_path: A READ or WRITE that its own member did not answer is about to be carried out.
  *	Also called for requests in the background, if their sender may sleep. May call
  *	efuse_req_*(), efuse_path_info(), efuse_path_predict() and efuse_path_resident().

@@ -291,3 +291,80 @@ def test_same_attributes_of_an_earlier_request_leave_those_that_were_learned(
         assert os.stat(m / "g").st_size == 5
         assert m.count("lookup", "hits") == hits + 1
         os.close(fd)
+
+
+def test_fstat_shows_the_attributes_of_an_earlier_request_that_was_answered_last(
+    mountpoint: Path,
+) -> None:
+    with mounted(mountpoint, statx=True, **_TIMEOUTS) as m:
+        m.model.create("f", b"old bytes")
+        m.model.hard_link("f", "g")
+        fd = os.open(m / "f", os.O_RDONLY)
+        m.hold("statx", "before")
+        with ThreadPoolExecutor(1) as pool:
+            call = pool.submit(birth_stat, fd)
+            m.wait_held()
+            assert os.stat(m / "g").st_size == 9
+            m.model.put("f", b"new")
+            m.release()
+            assert call.result().st_size == 3
+        assert os.fstat(fd).st_size == 3
+        os.close(fd)
+
+
+def test_write_behind_the_end_of_an_earlier_request_that_was_answered_last_reaches_the_daemon(
+    mountpoint: Path, lower: Path
+) -> None:
+    path = backing(lower, _DATA)
+    with mounted(
+        mountpoint, statx=True, declare=("lazy_atime",), open_flags=FOPEN_NOFLUSH, **_TIMEOUTS
+    ) as m:
+        m.model.create("f", _DATA)
+        m.model.hard_link("f", "g")
+        fd = os.open(m / "f", os.O_RDWR)
+        m.call("map_extent", "f", path, os.O_RDWR, offset=0, length=len(_DATA), write=True)
+        m.hold("statx", "before")
+        with ThreadPoolExecutor(1) as pool:
+            call = pool.submit(birth_stat, fd)
+            m.wait_held()
+            os.stat(m / "g")
+            m.model.put("f", _LEFT)
+            m.release()
+            assert call.result().st_size == len(_LEFT)
+        assert os.pwrite(fd, b"w" * 100, 5 * BLOCK) == 100
+        os.fsync(fd)
+        assert bytes(m.call("inode", "f").data[5 * BLOCK :]) == b"w" * 100
+        os.close(fd)
+
+
+def test_append_goes_to_the_end_of_an_earlier_request_that_was_answered_last(
+    mountpoint: Path,
+) -> None:
+    """All changes come through the mount, by two nodeids of the file."""
+    with mounted(
+        mountpoint,
+        consistency="exclusive",
+        nodeid_per_name=True,
+        statx=True,
+        declare=("lazy_atime",),
+        open_flags=FOPEN_NOFLUSH,
+        **_TIMEOUTS,
+    ) as m:
+        make(m, "f", _DATA)
+        os.link(m / "f", m / "g")
+        m.drop()
+        fd = os.open(m / "f", os.O_RDWR | os.O_APPEND)
+        os.stat(m / "g")
+        m.call("inval_attributes", "f")
+        m.hold("statx", "before")
+        with ThreadPoolExecutor(1) as pool:
+            call = pool.submit(birth_stat, fd)
+            m.wait_held()
+            assert os.fstat(fd).st_size == len(_DATA)
+            os.truncate(m / "g", len(_LEFT))
+            m.release()
+            assert call.result().st_size == len(_LEFT)
+        assert os.fstat(fd).st_size == len(_LEFT)
+        assert os.write(fd, b"w" * 100) == 100
+        assert bytes(m.call("inode", "f").data) == _LEFT + b"w" * 100
+        os.close(fd)

@@ -6,8 +6,11 @@ Another program has changed them, so the kernel does not know of the change.
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import fcntl
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,8 @@ from efuse.bpf import compile_handlers
 from tests.guest.support.daemons import as_user, eventually, fails, monotonic_ns, mounted
 
 _LONG = 600.0
+_GETFLAGS = 0x80086601  # FS_IOC_GETFLAGS
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @pytest.mark.parametrize("mode", ["ttl", "cto"])
@@ -101,3 +106,73 @@ def test_xattr_that_another_caller_was_shown_ends_the_one_that_was_learned(
         else:
             fails(errno.ENODATA, as_user, 1000, os.getxattr, m / "f", "user.x")
             fails(errno.ENODATA, os.getxattr, m / "f", "user.x")
+
+
+@pytest.mark.usefixtures("reachable")
+def test_length_of_an_xattr_that_another_caller_was_told_ends_the_one_that_was_learned(
+    mountpoint: Path,
+) -> None:
+    with mounted(
+        mountpoint, default_permissions=False, entry_timeout=_LONG, attr_timeout=_LONG
+    ) as m:
+        m.model.create("f", b"data")
+        m.model.set_xattr("f", b"user.x", b"old")
+        assert os.getxattr(m / "f", "user.x") == b"old"
+        m.model.set_xattr("f", b"user.x", b"newer")
+        path, name = os.fsencode(m / "f"), b"user.x"
+        assert as_user(1000, _libc.getxattr, path, name, None, ctypes.c_size_t(0)) == 5
+        assert os.getxattr(m / "f", "user.x") == b"newer"
+
+
+@pytest.mark.parametrize("what", ["getxattr", "listxattr"])
+def test_xattr_that_crosses_an_ioctl_which_the_daemon_lacks_ends_the_one_that_was_learned(
+    mountpoint: Path, what: str
+) -> None:
+    """The ioctl may have changed it, so the newer one is not learned."""
+    with mounted(mountpoint, ioctl=(errno.ENOTTY, 0), entry_timeout=_LONG, attr_timeout=_LONG) as m:
+        m.model.create("f", b"data")
+        m.model.set_xattr("f", b"user.x", b"old")
+        fd = os.open(m / "f", os.O_RDONLY)
+
+        def get() -> object:
+            if what == "getxattr":
+                return os.getxattr(m / "f", "user.x")
+            return sorted(os.listxattr(m / "f"))
+
+        old = get()
+        with m.answered(what):
+            assert get() == old
+        m.hold("ioctl", "after")
+        with ThreadPoolExecutor(1) as pool:
+            call = pool.submit(fcntl.ioctl, fd, _GETFLAGS, bytearray(8))
+            m.wait_held()
+            m.model.set_xattr("f", b"user.x", b"newer")
+            m.model.set_xattr("f", b"user.y", b"other")
+            new = get()
+            m.release()
+            fails(errno.ENOTTY, call.result)
+        os.close(fd)
+        assert new != old
+        assert get() == new
+
+
+@pytest.mark.parametrize("how", ["lookup", "readdirplus"])
+def test_names_that_are_not_learned_end_nothing_else(mountpoint: Path, how: str) -> None:
+    """Each would end all values that share a bucket with it. A listing changes the access time."""
+    declare = ("stable_nodeids",)
+    with mounted(mountpoint, declare=declare, entry_timeout=_LONG, attr_timeout=_LONG) as m:
+        m.model.create("f", b"data")
+        m.model.mkdir("d")
+        for number in range(100):
+            m.model.create(f"d/{number}", b"")
+        os.stat(m / "f")
+        os.stat(m / "d")
+        m.call("answer_with", entry_timeout=0.0, attr_timeout=0.0)
+        m.log()
+        epoch = m.connection.epoch
+        if how == "lookup":
+            for number in range(100, 200):
+                fails(errno.ENOENT, os.stat, m / f"d/{number}")
+        else:
+            assert len(os.listdir(m / "d")) == 100
+        assert m.connection.epoch == epoch + m.asked().count("readdirplus")

@@ -78,17 +78,32 @@ static bool efuse_learn_call(struct efuse_learn_context *ctx, u32 map, u32 seed,
 }
 
 /*
- * A value in a reply was not learned. An older one that was must not be shown again, so a change of
- * its bucket is noted, unless one has ended it already. In exclusive mode the changes themselves
- * are noted. Attributes: see efuse_order_older().
+ * The value of the item's key in a reply was not learned. The program removes an older one that
+ * was, which must not be shown again. If it cannot, a change of the bucket is noted, which ends
+ * other values, too.
  */
 static void efuse_learn_not(const struct efuse_learn_context *ctx, u32 map, u16 bucket)
 {
-	struct efuse_conn *ec = ctx->req->ec;
+	struct efuse_req *req = ctx->req;
+	int error = -ENOMEM;
 
-	if (READ_ONCE(ec->consistency) != EFUSE_EXCLUSIVE && test_bit(map, &ec->learned_maps) &&
-	    efuse_epoch_quiet(ec, bucket, ctx->req->args->efuse.epoch))
-		efuse_epoch_bump(ec, bucket);
+	if (!test_bit(map, &req->ec->learned_maps))
+		return;
+	if (ctx->item) {
+		memset(&ctx->item->value, 0, sizeof(ctx->item->value));
+		ctx->item->map = map;
+		req->learn_item = ctx->item;
+		error = ctx->ops->learn(req);
+		req->learn_item = NULL;
+	}
+	if (error < 0)
+		efuse_epoch_bump(req->ec, bucket);
+}
+
+/* Are all changes of names and extended attributes noted? Then nothing else ends them. */
+static bool efuse_learn_noted(const struct efuse_learn_context *ctx)
+{
+	return READ_ONCE(ctx->req->ec->consistency) == EFUSE_EXCLUSIVE;
 }
 
 /* A timeout of the protocol in ns, limited so that its sum with a clock does not overflow. */
@@ -108,16 +123,20 @@ static void efuse_learn_attrs(struct efuse_learn_context *ctx, u64 nodeid,
 	};
 	int nr = READ_ONCE(ctx->req->ec->lazy_atime) ? 2 : 3;
 	struct efuse_attrs *value;
-	u64 turn;
+	u64 turn = 0;
 
-	if (!efuse_learn_stamp(ctx, buckets, nr, valid_ns))
+	if (ctx->item)
+		ctx->item->key.nodeid = nodeid;
+	if (efuse_learn_stamp(ctx, buckets, nr, valid_ns))
+		turn = efuse_order_take(ctx->req, nodeid, attr);
+	if (!turn) {
+		if (!efuse_inode_rcu(ctx->req->fm, nodeid) &&
+		    !efuse_changes_known(ctx->req->ec, attr))
+			efuse_learn_not(ctx, EFUSE_MAP_ATTRS, buckets[0]);
 		return;
-	turn = efuse_order_take(ctx->req, nodeid, attr);
-	if (!turn)
-		return;
+	}
 	value = &ctx->item->value.attrs;
 	memcpy(value->attr, attr, sizeof(*attr));
-	ctx->item->key.nodeid = nodeid;
 	if (!efuse_learn_call(ctx, EFUSE_MAP_ATTRS, efuse_seed_nodeid(nodeid), sizeof(*value)) ||
 	    !efuse_order_kept(ctx->req, nodeid, attr, turn))
 		efuse_epoch_bump(ctx->req->ec, buckets[0]);
@@ -157,16 +176,19 @@ static void efuse_learn_entry(struct efuse_learn_context *ctx, u64 parent, const
 
 	if (len >= EFUSE_NAME_LEN || efuse_name_is_dots(name, len))
 		return;
+	if (ctx->item)
+		efuse_entry_key(&ctx->item->key.entry, parent, name, len);
 	if (!efuse_learn_stamp(ctx, buckets, entry ? 4 : 3, valid_ns)) {
-		efuse_learn_not(ctx, EFUSE_MAP_ENTRIES, buckets[0]);
+		if (!efuse_learn_noted(ctx))
+			efuse_learn_not(ctx, EFUSE_MAP_ENTRIES, buckets[0]);
 		return;
 	}
 	value = &ctx->item->value.entry;
 	value->nodeid = entry ? entry->nodeid : 0;
 	value->generation = entry ? entry->generation : 0;
-	efuse_entry_key(&ctx->item->key.entry, parent, name, len);
 	if (!efuse_learn_call(ctx, EFUSE_MAP_ENTRIES, efuse_seed_entry(parent, name, len),
-			      sizeof(*value)))
+			      sizeof(*value)) &&
+	    !efuse_learn_noted(ctx))
 		efuse_learn_not(ctx, EFUSE_MAP_ENTRIES, buckets[0]);
 }
 
@@ -279,6 +301,8 @@ static void efuse_learn_blob(struct efuse_learn_context *ctx)
 	struct efuse_blob *value;
 	u64 nodeid = args->nodeid;
 	bool absent = args->opcode == FUSE_GETXATTR && ctx->req->error == -ENODATA;
+	/* The length of the value was told, or that it is longer than the caller expects. */
+	bool length = ctx->req->error == -ERANGE || (!ctx->req->error && !args->out_argvar);
 	const void *data = NULL;
 	const char *name;
 	u16 buckets[3];
@@ -287,37 +311,38 @@ static void efuse_learn_blob(struct efuse_learn_context *ctx)
 	int nr = 0;
 	u32 len;
 
-	if (!absent && (ctx->req->error || !args->out_argvar))
-		return;
-	if (efuse_acl_is_the_vfs(ctx->req))
+	if ((ctx->req->error && !absent && !length) || efuse_acl_is_the_vfs(ctx->req))
 		return;
 	name = efuse_req_name_at(args, 0, &len);
 	if (len >= EFUSE_NAME_LEN)
 		return;
 
+	if (ctx->item)
+		efuse_blob_key(&ctx->item->key.blob, nodeid, args->opcode, name, len);
 	buckets[nr++] = efuse_bucket_inode(nodeid, EFUSE_KIND_IDENTITY);
 	if (args->opcode != FUSE_READLINK)
 		buckets[nr++] = efuse_bucket_inode(nodeid, EFUSE_KIND_XATTR);
-	if (!absent) {
+	if (!absent)
 		buckets[nr++] = efuse_bucket_inode(nodeid, EFUSE_KIND_DATA);
-		data = efuse_out_data(args, &room) ?: args->out_args[0].value;
-	}
-	learned = (absent || ctx->req->ret <= EFUSE_BLOB_LEN) &&
+	learned = !length && (absent || ctx->req->ret <= EFUSE_BLOB_LEN) &&
 		  efuse_learn_stamp(ctx, buckets, nr, efuse_inode_valid_ns(ctx->req->fm, nodeid));
 	if (!learned) {
-		efuse_learn_not(ctx, EFUSE_MAP_BLOBS, buckets[1]);
+		if (!efuse_learn_noted(ctx))
+			efuse_learn_not(ctx, EFUSE_MAP_BLOBS, buckets[1]);
 		return;
 	}
+	if (!absent)
+		data = efuse_out_data(args, &room) ?: args->out_args[0].value;
 	value = &ctx->item->value.blob;
 	value->error = absent ? -ENODATA : 0;
 	value->len = absent ? 0 : ctx->req->ret;
 	memcpy(value->data, data, value->len);
 	/* Nothing of an earlier value may get into a map. */
 	memset(value->data + value->len, 0, sizeof(value->data) - value->len);
-	efuse_blob_key(&ctx->item->key.blob, nodeid, args->opcode, name, len);
 	if (!efuse_learn_call(ctx, EFUSE_MAP_BLOBS,
 			      efuse_seed_blob(nodeid, args->opcode, name, len),
-			      EFUSE_BLOB_HEAD + value->len))
+			      EFUSE_BLOB_HEAD + value->len) &&
+	    !efuse_learn_noted(ctx))
 		efuse_learn_not(ctx, EFUSE_MAP_BLOBS, buckets[1]);
 }
 

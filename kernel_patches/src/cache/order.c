@@ -5,9 +5,10 @@
  * FUSE numbers the changes of its attributes (fuse_conn.attr_version), and drops attributes if it
  * has changed those of the inode since their request was issued: the daemon may have sent them
  * before the ones that FUSE has. The same rule holds for what is learned. An inode remembers the
- * number of its last learning, but attributes are also learned for inodes that are not in memory
- * yet, or are being evicted. So each connection has a table of these numbers, by the hash of the
- * nodeid. Nodeids that share an entry cost a learning now and then, if their requests cross.
+ * number of its last learning, and a hash of the attributes. But attributes are also learned for
+ * inodes that are not in memory yet, or are being evicted. So each connection has a table of these
+ * numbers, by the hash of the nodeid. Nodeids that share an entry cost a learning now and then, if
+ * their requests cross.
  *
  * No locks but fuse_inode.lock: entries are atomic words. The table is allocated in chunks, by the
  * first learning in a chunk.
@@ -44,6 +45,13 @@ void efuse_order_free(struct efuse_conn *ec)
 		kfree(ec->order.chunk[i]);
 }
 
+/* A hash of attributes, without the flags, which have the kernel's own marks. */
+static u64 efuse_attr_hash(const struct efuse_conn *ec, const struct fuse_attr *attr)
+{
+	BUILD_BUG_ON(offsetofend(struct fuse_attr, flags) != sizeof(*attr));
+	return siphash(attr, offsetof(struct fuse_attr, flags), &ec->caller_key);
+}
+
 /* Note a new number in an entry, unless one above @limit is there. Returns it, or 0. */
 static u64 efuse_order_note(const struct efuse_req *req, atomic64_t *entry, u64 limit)
 {
@@ -55,13 +63,6 @@ static u64 efuse_order_note(const struct efuse_req *req, atomic64_t *entry, u64 
 			return 0;
 	} while (last < number && !atomic64_try_cmpxchg(entry, &last, number));
 	return number;
-}
-
-/* A hash of attributes, without the flags, which have the kernel's own marks. */
-static u64 efuse_attr_hash(const struct efuse_conn *ec, const struct fuse_attr *attr)
-{
-	BUILD_BUG_ON(offsetofend(struct fuse_attr, flags) != sizeof(*attr));
-	return siphash(attr, offsetof(struct fuse_attr, flags), &ec->caller_key);
 }
 
 /**
@@ -82,8 +83,8 @@ u64 efuse_order_take(const struct efuse_req *req, u64 nodeid, const struct fuse_
 	u64 limit = efuse_changes_known(req->ec, attr) ? U64_MAX : req->args->efuse.attr_version;
 	atomic64_t *entry = efuse_order_entry(req->ec, nodeid, true);
 	struct inode *inode = efuse_inode_rcu(req->fm, nodeid);
-	struct fuse_inode *fi;
 	u64 number = 0;
+	struct fuse_inode *fi;
 
 	if (!entry)
 		return 0;
@@ -121,41 +122,38 @@ bool efuse_order_kept(const struct efuse_req *req, u64 nodeid, const struct fuse
 }
 
 /**
- * efuse_order_older - may other attributes be shown that were learned before a request was issued?
+ * efuse_order_others - may other attributes of an inode be shown than those in a reply?
  * @req: the request; learning from its reply is done
  * @nodeid: the inode; if the answer is yes, it counts from now on as one without learned attributes
  * @attr: the attributes in the reply
  *
  * Not if the same ones were learned last, and not where all changes are known and were known then.
+ * If the inode is not in memory, efuse_learn() has ended the others.
  *
  * Context: under rcu_read_lock()
  */
-bool efuse_order_older(const struct efuse_req *req, u64 nodeid, const struct fuse_attr *attr)
+bool efuse_order_others(const struct efuse_req *req, u64 nodeid, const struct fuse_attr *attr)
 {
-	u64 version = req->args->efuse.attr_version;
-	bool known = efuse_changes_known(req->ec, attr), older;
 	struct inode *inode = efuse_inode_rcu(req->fm, nodeid);
-	const atomic64_t *entry;
 	struct fuse_inode *fi;
-	u64 last;
+	bool others;
+	u64 hash;
 
-	if (!inode) {
-		entry = efuse_order_entry(req->ec, nodeid, false);
-		last = entry ? atomic64_read(entry) : 0;
-		return !known && last && last <= version;
-	}
+	if (!inode)
+		return false;
 	fi = get_fuse_inode(inode);
-	if (known && (S_ISDIR(attr->mode) || READ_ONCE(fi->efuse_names) == EFUSE_NAMES_ONE))
+	if (efuse_changes_known(req->ec, attr) &&
+	    (S_ISDIR(attr->mode) || READ_ONCE(fi->efuse_names) == EFUSE_NAMES_ONE))
 		return false;
 	if (!READ_ONCE(fi->efuse_learned))
 		return false;
+	hash = efuse_attr_hash(req->ec, attr);
 	spin_lock(&fi->lock);
-	older = fi->efuse_learned && fi->efuse_learned <= version &&
-		fi->efuse_learned_hash != efuse_attr_hash(req->ec, attr);
-	if (older)
+	others = fi->efuse_learned && fi->efuse_learned_hash != hash;
+	if (others)
 		WRITE_ONCE(fi->efuse_learned, 0);
 	spin_unlock(&fi->lock);
-	return older;
+	return others;
 }
 
 /**
@@ -176,6 +174,8 @@ void efuse_attrs_dropped(struct inode *inode, const struct fuse_attr *attr)
 	const struct timespec64 ctime = { attr->ctime, attr->ctimensec };
 	const struct timespec64 old_mtime = inode_get_mtime(inode);
 	const struct timespec64 old_ctime = inode_get_ctime(inode);
+	const struct timespec64 atime = { attr->atime, attr->atimensec };
+	const struct timespec64 old_atime = inode_get_atime(inode);
 
 	if (!efuse_conn_get(fc))
 		return;
@@ -183,6 +183,7 @@ void efuse_attrs_dropped(struct inode *inode, const struct fuse_attr *attr)
 	    attr->nlink != inode->i_nlink || attr->blocks != inode->i_blocks ||
 	    !uid_eq(make_kuid(fc->user_ns, attr->uid), inode->i_uid) ||
 	    !gid_eq(make_kgid(fc->user_ns, attr->gid), inode->i_gid) ||
-	    !timespec64_equal(&mtime, &old_mtime) || !timespec64_equal(&ctime, &old_ctime))
+	    !timespec64_equal(&mtime, &old_mtime) || !timespec64_equal(&ctime, &old_ctime) ||
+	    !timespec64_equal(&atime, &old_atime))
 		fuse_invalidate_attr(inode);
 }

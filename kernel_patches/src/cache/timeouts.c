@@ -252,12 +252,12 @@ void efuse_attrs_came(struct inode *inode, const struct fuse_attr *attr)
 static u64 efuse_end_learned(const struct efuse_req *req, u64 nodeid, const struct fuse_attr *attr,
 			     u64 epoch)
 {
-	bool older;
+	bool others;
 
 	rcu_read_lock();
-	older = efuse_order_older(req, nodeid, attr);
+	others = efuse_order_others(req, nodeid, attr);
 	rcu_read_unlock();
-	return older ? efuse_epoch_bump_since(req->ec, efuse_size_bucket(nodeid), epoch) : epoch;
+	return others ? efuse_epoch_bump_since(req->ec, efuse_size_bucket(nodeid), epoch) : epoch;
 }
 
 /* Tell since when the attributes in a reply are true, unless a change has crossed the reply. */
