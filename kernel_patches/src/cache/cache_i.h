@@ -253,6 +253,7 @@ void efuse_learn(struct efuse_req *req, struct efuse_ops *ops,
 u64 efuse_order_take(const struct efuse_req *req, u64 nodeid, const struct fuse_attr *attr);
 bool efuse_order_kept(const struct efuse_req *req, u64 nodeid, const struct fuse_attr *attr,
 		      u64 number);
+bool efuse_order_same(const struct efuse_req *req, u64 nodeid, const struct fuse_attr *attr);
 bool efuse_order_others(const struct efuse_req *req, u64 nodeid, const struct fuse_attr *attr);
 void efuse_order_free(struct efuse_conn *ec);
 

@@ -130,8 +130,8 @@ static void efuse_learn_attrs(struct efuse_learn_context *ctx, u64 nodeid,
 	if (efuse_learn_stamp(ctx, buckets, nr, valid_ns))
 		turn = efuse_order_take(ctx->req, nodeid, attr);
 	if (!turn) {
-		if (!efuse_inode_rcu(ctx->req->fm, nodeid) &&
-		    !efuse_changes_known(ctx->req->ec, attr))
+		if (!efuse_changes_known(ctx->req->ec, attr) &&
+		    !efuse_order_same(ctx->req, nodeid, attr))
 			efuse_learn_not(ctx, EFUSE_MAP_ATTRS, buckets[0]);
 		return;
 	}

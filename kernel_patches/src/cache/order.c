@@ -122,13 +122,37 @@ bool efuse_order_kept(const struct efuse_req *req, u64 nodeid, const struct fuse
 }
 
 /**
+ * efuse_order_same - are the attributes in a reply those that were learned last?
+ * @req: the request
+ * @nodeid: the inode; if it is not in memory, the answer is no
+ * @attr: the attributes
+ *
+ * Context: under rcu_read_lock()
+ */
+bool efuse_order_same(const struct efuse_req *req, u64 nodeid, const struct fuse_attr *attr)
+{
+	struct inode *inode = efuse_inode_rcu(req->fm, nodeid);
+	u64 hash = efuse_attr_hash(req->ec, attr);
+	struct fuse_inode *fi;
+	bool same;
+
+	if (!inode)
+		return false;
+	fi = get_fuse_inode(inode);
+	spin_lock(&fi->lock);
+	same = fi->efuse_learned && fi->efuse_learned_hash == hash;
+	spin_unlock(&fi->lock);
+	return same;
+}
+
+/**
  * efuse_order_others - may other attributes of an inode be shown than those in a reply?
  * @req: the request; learning from its reply is done
  * @nodeid: the inode; if the answer is yes, it counts from now on as one without learned attributes
  * @attr: the attributes in the reply
  *
  * Not if the same ones were learned last, and not where all changes are known and were known then.
- * If the inode is not in memory, efuse_learn() has ended the others.
+ * If the inode is not in memory, the program has removed the others: see learn.c.
  *
  * Context: under rcu_read_lock()
  */
