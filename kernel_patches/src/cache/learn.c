@@ -142,7 +142,7 @@ static void efuse_learn_attrs(struct efuse_learn_context *ctx, u64 nodeid,
 		efuse_epoch_bump(ctx->req->ec, buckets[0]);
 }
 
-/* The attributes of a STATX that GETATTR has, too. FUSE takes them only if all of them are there. */
+/* The attributes of a STATX that GETATTR has, too. FUSE takes them only if all are there. */
 static void efuse_learn_statx(struct efuse_learn_context *ctx)
 {
 	const struct fuse_statx_out *out = efuse_out_statx(ctx->req->args);
