@@ -12,9 +12,9 @@
 /**
  * struct efuse_learn_context - state of learning from one reply
  * @req: the request
- * @ops: the program set
+ * @ops: the program set, or NULL
  * @ch: the changes that the request made, ended
- * @item: buffer for the current value; NULL if there is no memory: nothing can be learned
+ * @item: buffer for the current value; NULL if there is no memory or no learn()
  * @now: ktime of the reply
  */
 struct efuse_learn_context {
