@@ -108,6 +108,8 @@ bool efuse_epoch_single(const struct efuse_conn *ec, u16 bucket, u64 epoch);
 bool efuse_epoch_valid(const struct efuse_conn *ec, u16 bucket, u64 epoch);
 bool efuse_epoch_block_valid(const struct efuse_conn *ec, u64 nodeid, u64 block, bool last,
 			     u64 epoch);
+atomic64_t *efuse_chunk_make(atomic64_t **at, gfp_t gfp_flags);
+void efuse_buckets_free(struct efuse_buckets *buckets);
 void efuse_epochs_free(struct efuse_conn *ec);
 u64 efuse_epoch_now(const struct efuse_conn *ec);
 void efuse_epoch_begin(struct efuse_conn *ec, const struct efuse_changes *ch);

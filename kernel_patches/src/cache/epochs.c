@@ -57,42 +57,50 @@ static atomic64_t efuse_closed_chunk[EFUSE_BUCKETS_CHUNK] = {
 /* The word of a bucket; 0 if the bucket has not been changed yet. */
 static u64 efuse_word(const struct efuse_buckets *buckets, u16 bucket)
 {
-	/* Pairs with the cmpxchg() of efuse_chunk_add(): the words of a new chunk are zero. */
+	/* Pairs with the cmpxchg() of efuse_chunk_make(): the words of a new chunk are zero. */
 	const atomic64_t *chunk = smp_load_acquire(&buckets->chunk[bucket / EFUSE_BUCKETS_CHUNK]);
 
 	return chunk ? atomic64_read_acquire(&chunk[bucket % EFUSE_BUCKETS_CHUNK]) : 0;
 }
 
-/* Allocate a chunk, unless another task is faster. The caller may hold a spinlock. */
-static atomic64_t *efuse_chunk_add(atomic64_t **at)
+/* Allocate a chunk of zeros, unless another task is faster. Returns NULL without memory. */
+atomic64_t *efuse_chunk_make(atomic64_t **at, gfp_t gfp_flags)
 {
 	atomic64_t *old, *chunk;
 
-	chunk = kcalloc(EFUSE_BUCKETS_CHUNK, sizeof(*chunk), GFP_ATOMIC | __GFP_NOWARN);
-
-	if (!chunk) {
-		pr_warn_ratelimited("efuse: no memory to note a change: values that share a chunk of %d buckets with it are no longer kept\n",
-				    EFUSE_BUCKETS_CHUNK);
-		chunk = efuse_closed_chunk;
-	}
+	chunk = kcalloc(EFUSE_BUCKETS_CHUNK, sizeof(*chunk), gfp_flags | __GFP_NOWARN);
+	if (!chunk)
+		return NULL;
 	old = cmpxchg(at, NULL, chunk);
 	if (!old)
 		return chunk;
-	if (chunk != efuse_closed_chunk)
-		kfree(chunk);
+	kfree(chunk);
 	return old;
+}
+
+/* Allocate a chunk, or close its buckets. The caller may hold a spinlock. */
+static atomic64_t *efuse_chunk_add(atomic64_t **at)
+{
+	atomic64_t *chunk = efuse_chunk_make(at, GFP_ATOMIC);
+
+	if (chunk)
+		return chunk;
+	pr_warn_ratelimited("efuse: no memory to note a change: values that share a chunk of %d buckets with it are no longer kept\n",
+			    EFUSE_BUCKETS_CHUNK);
+	return cmpxchg(at, NULL, efuse_closed_chunk) ?: efuse_closed_chunk;
 }
 
 static atomic64_t *efuse_bucket(struct efuse_buckets *buckets, u16 bucket)
 {
 	atomic64_t **at = &buckets->chunk[bucket / EFUSE_BUCKETS_CHUNK];
-	/* Pairs with the cmpxchg() of efuse_chunk_add(). */
+	/* Pairs with the cmpxchg() of efuse_chunk_make(). */
 	atomic64_t *chunk = smp_load_acquire(at) ?: efuse_chunk_add(at);
 
 	return &chunk[bucket % EFUSE_BUCKETS_CHUNK];
 }
 
-static void efuse_buckets_free(struct efuse_buckets *buckets)
+/* Free a table. The connection must not be in use any more, not even under RCU. */
+void efuse_buckets_free(struct efuse_buckets *buckets)
 {
 	int i;
 
@@ -101,7 +109,7 @@ static void efuse_buckets_free(struct efuse_buckets *buckets)
 			kfree(buckets->chunk[i]);
 }
 
-/* Free the buckets. The connection must not be in use any more, not even under RCU. */
+/* Free all buckets, as efuse_buckets_free() does. */
 void efuse_epochs_free(struct efuse_conn *ec)
 {
 	efuse_buckets_free(&ec->buckets);

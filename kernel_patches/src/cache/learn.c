@@ -82,7 +82,7 @@ static bool efuse_learn_call(struct efuse_learn_context *ctx, u32 map, u32 seed,
  * was, which must not be shown again. If it cannot, a change of the bucket is noted, which ends
  * other values, too.
  */
-static void efuse_learn_not(const struct efuse_learn_context *ctx, u32 map, u16 bucket)
+static void efuse_learn_remove(const struct efuse_learn_context *ctx, u32 map, u16 bucket)
 {
 	struct efuse_req *req = ctx->req;
 	int error = -ENOMEM;
@@ -100,10 +100,11 @@ static void efuse_learn_not(const struct efuse_learn_context *ctx, u32 map, u16 
 		efuse_epoch_bump(req->ec, bucket);
 }
 
-/* Are all changes of names and extended attributes noted? Then nothing else ends them. */
-static bool efuse_learn_noted(const struct efuse_learn_context *ctx)
+/* A name or extended attribute was not learned. In exclusive mode all their changes are noted. */
+static void efuse_learn_not(const struct efuse_learn_context *ctx, u32 map, u16 bucket)
 {
-	return READ_ONCE(ctx->req->ec->consistency) == EFUSE_EXCLUSIVE;
+	if (READ_ONCE(ctx->req->ec->consistency) != EFUSE_EXCLUSIVE)
+		efuse_learn_remove(ctx, map, bucket);
 }
 
 /* A timeout of the protocol in ns, limited so that its sum with a clock does not overflow. */
@@ -132,7 +133,7 @@ static void efuse_learn_attrs(struct efuse_learn_context *ctx, u64 nodeid,
 	if (!turn) {
 		if (!efuse_changes_known(ctx->req->ec, attr) &&
 		    !efuse_order_same(ctx->req, nodeid, attr))
-			efuse_learn_not(ctx, EFUSE_MAP_ATTRS, buckets[0]);
+			efuse_learn_remove(ctx, EFUSE_MAP_ATTRS, buckets[0]);
 		return;
 	}
 	value = &ctx->item->value.attrs;
@@ -173,22 +174,20 @@ static void efuse_learn_entry(struct efuse_learn_context *ctx, u64 parent, const
 		efuse_bucket_inode(entry ? entry->nodeid : 0, EFUSE_KIND_IDENTITY),
 	};
 	struct efuse_entry *value;
+	bool learned = false;
 
 	if (len >= EFUSE_NAME_LEN || efuse_name_is_dots(name, len))
 		return;
 	if (ctx->item)
 		efuse_entry_key(&ctx->item->key.entry, parent, name, len);
-	if (!efuse_learn_stamp(ctx, buckets, entry ? 4 : 3, valid_ns)) {
-		if (!efuse_learn_noted(ctx))
-			efuse_learn_not(ctx, EFUSE_MAP_ENTRIES, buckets[0]);
-		return;
+	if (efuse_learn_stamp(ctx, buckets, entry ? 4 : 3, valid_ns)) {
+		value = &ctx->item->value.entry;
+		value->nodeid = entry ? entry->nodeid : 0;
+		value->generation = entry ? entry->generation : 0;
+		learned = efuse_learn_call(ctx, EFUSE_MAP_ENTRIES,
+					   efuse_seed_entry(parent, name, len), sizeof(*value));
 	}
-	value = &ctx->item->value.entry;
-	value->nodeid = entry ? entry->nodeid : 0;
-	value->generation = entry ? entry->generation : 0;
-	if (!efuse_learn_call(ctx, EFUSE_MAP_ENTRIES, efuse_seed_entry(parent, name, len),
-			      sizeof(*value)) &&
-	    !efuse_learn_noted(ctx))
+	if (!learned)
 		efuse_learn_not(ctx, EFUSE_MAP_ENTRIES, buckets[0]);
 }
 
@@ -306,7 +305,7 @@ static void efuse_learn_blob(struct efuse_learn_context *ctx)
 	const void *data = NULL;
 	const char *name;
 	u16 buckets[3];
-	bool learned;
+	bool learned = false;
 	size_t room;
 	int nr = 0;
 	u32 len;
@@ -324,25 +323,21 @@ static void efuse_learn_blob(struct efuse_learn_context *ctx)
 		buckets[nr++] = efuse_bucket_inode(nodeid, EFUSE_KIND_XATTR);
 	if (!absent)
 		buckets[nr++] = efuse_bucket_inode(nodeid, EFUSE_KIND_DATA);
-	learned = !length && (absent || ctx->req->ret <= EFUSE_BLOB_LEN) &&
-		  efuse_learn_stamp(ctx, buckets, nr, efuse_inode_valid_ns(ctx->req->fm, nodeid));
-	if (!learned) {
-		if (!efuse_learn_noted(ctx))
-			efuse_learn_not(ctx, EFUSE_MAP_BLOBS, buckets[1]);
-		return;
+	if (!length && (absent || ctx->req->ret <= EFUSE_BLOB_LEN) &&
+	    efuse_learn_stamp(ctx, buckets, nr, efuse_inode_valid_ns(ctx->req->fm, nodeid))) {
+		if (!absent)
+			data = efuse_out_data(args, &room) ?: args->out_args[0].value;
+		value = &ctx->item->value.blob;
+		value->error = absent ? -ENODATA : 0;
+		value->len = absent ? 0 : ctx->req->ret;
+		memcpy(value->data, data, value->len);
+		/* Nothing of an earlier value may get into a map. */
+		memset(value->data + value->len, 0, sizeof(value->data) - value->len);
+		learned = efuse_learn_call(ctx, EFUSE_MAP_BLOBS,
+					   efuse_seed_blob(nodeid, args->opcode, name, len),
+					   EFUSE_BLOB_HEAD + value->len);
 	}
-	if (!absent)
-		data = efuse_out_data(args, &room) ?: args->out_args[0].value;
-	value = &ctx->item->value.blob;
-	value->error = absent ? -ENODATA : 0;
-	value->len = absent ? 0 : ctx->req->ret;
-	memcpy(value->data, data, value->len);
-	/* Nothing of an earlier value may get into a map. */
-	memset(value->data + value->len, 0, sizeof(value->data) - value->len);
-	if (!efuse_learn_call(ctx, EFUSE_MAP_BLOBS,
-			      efuse_seed_blob(nodeid, args->opcode, name, len),
-			      EFUSE_BLOB_HEAD + value->len) &&
-	    !efuse_learn_noted(ctx))
+	if (!learned)
 		efuse_learn_not(ctx, EFUSE_MAP_BLOBS, buckets[1]);
 }
 

@@ -20,29 +20,18 @@ static atomic64_t *efuse_order_entry(struct efuse_conn *ec, u64 nodeid, bool add
 {
 	u16 number = efuse_bucket_inode(nodeid, EFUSE_KIND_ATTR);
 	atomic64_t **at = &ec->order.chunk[number / EFUSE_BUCKETS_CHUNK];
-	/* Pairs with the cmpxchg(): the words of a new chunk are zero. */
-	atomic64_t *new, *chunk = smp_load_acquire(at);
+	/* Pairs with the cmpxchg() of efuse_chunk_make(): the words of a new chunk are zero. */
+	atomic64_t *chunk = smp_load_acquire(at);
 
-	if (!chunk && add) {
-		new = kcalloc(EFUSE_BUCKETS_CHUNK, sizeof(*new), GFP_NOWAIT | __GFP_NOWARN);
-		if (!new)
-			return NULL;
-		chunk = cmpxchg(at, NULL, new);
-		if (chunk)
-			kfree(new);
-		else
-			chunk = new;
-	}
+	if (!chunk && add)
+		chunk = efuse_chunk_make(at, GFP_NOWAIT);
 	return chunk ? &chunk[number % EFUSE_BUCKETS_CHUNK] : NULL;
 }
 
-/* Free the table. The connection must not be in use any more. */
+/* Free the table, as efuse_buckets_free() does. */
 void efuse_order_free(struct efuse_conn *ec)
 {
-	int i;
-
-	for (i = 0; i < ARRAY_SIZE(ec->order.chunk); i++)
-		kfree(ec->order.chunk[i]);
+	efuse_buckets_free(&ec->order);
 }
 
 /* A hash of attributes, without the flags, which have the kernel's own marks. */
