@@ -22,6 +22,13 @@ from tests.guest.support.wire import FOPEN_NOFLUSH, FUSE_WRITEBACK_CACHE
 _LONG = 600.0
 _TIMEOUTS: dict[str, Any] = {"entry_timeout": _LONG, "attr_timeout": _LONG}
 _ONLY_ATTRIBUTES: dict[str, Any] = {"entry_timeout": 0.0, "attr_timeout": _LONG}
+_SEVERAL_NODEIDS: dict[str, Any] = {
+    "consistency": "exclusive",
+    "nodeid_per_name": True,
+    "statx": True,
+    "declare": ("lazy_atime",),
+    **_TIMEOUTS,
+}
 _DATA = fill("d", 10 * BLOCK)
 _LEFT = _DATA[: 2 * BLOCK]
 
@@ -211,14 +218,7 @@ def _file_with_one_name_left(m: Mount, flags: int) -> int:
 
 
 def test_fstat_after_a_statx_that_tells_of_one_name_shows_nothing_older(mountpoint: Path) -> None:
-    with mounted(
-        mountpoint,
-        consistency="exclusive",
-        nodeid_per_name=True,
-        statx=True,
-        declare=("lazy_atime",),
-        **_TIMEOUTS,
-    ) as m:
+    with mounted(mountpoint, **_SEVERAL_NODEIDS) as m:
         fd = _file_with_one_name_left(m, 0)
         assert birth_stat(fd).st_size == len(_LEFT)
         os.pread(fd, 10, 0)
@@ -231,15 +231,7 @@ def test_append_after_a_statx_goes_to_the_end_that_it_has_shown(
     mountpoint: Path, crossed: bool
 ) -> None:
     """Crossed: an answer of a map comes while the STATX is in flight."""
-    with mounted(
-        mountpoint,
-        consistency="exclusive",
-        nodeid_per_name=True,
-        statx=True,
-        declare=("lazy_atime",),
-        open_flags=FOPEN_NOFLUSH,
-        **_TIMEOUTS,
-    ) as m:
+    with mounted(mountpoint, open_flags=FOPEN_NOFLUSH, **_SEVERAL_NODEIDS) as m:
         fd = _file_with_one_name_left(m, os.O_APPEND)
         m.hold("statx", "after")
         with ThreadPoolExecutor(1) as pool:
@@ -341,15 +333,7 @@ def test_append_goes_to_the_end_of_an_earlier_request_that_was_answered_last(
     mountpoint: Path,
 ) -> None:
     """All changes come through the mount, by two nodeids of the file."""
-    with mounted(
-        mountpoint,
-        consistency="exclusive",
-        nodeid_per_name=True,
-        statx=True,
-        declare=("lazy_atime",),
-        open_flags=FOPEN_NOFLUSH,
-        **_TIMEOUTS,
-    ) as m:
+    with mounted(mountpoint, open_flags=FOPEN_NOFLUSH, **_SEVERAL_NODEIDS) as m:
         make(m, "f", _DATA)
         os.link(m / "f", m / "g")
         m.drop()
