@@ -209,9 +209,7 @@ def device() -> Iterator[Device]:
     """A computational storage device with an ext4 file system."""
     csd_device.load()
     with csd_device.csd(size_mib=256, queues=2, cores=2, power=1) as made:
-        # Nothing reads or writes in the background: tests count the bytes that cross the link.
-        lazy = "lazy_itable_init=0,lazy_journal_init=0"
-        run("mkfs.ext4", "-q", "-b", "4096", "-E", lazy, made.path)
+        csd_device.make_quiet_ext4(made)
         yield made
     csd_device.unload()
 
@@ -221,7 +219,7 @@ def files(device: Device, tmp_path: Path) -> Iterator[Path]:
     """A directory on the device for the test."""
     directory = tmp_path / "files"
     directory.mkdir()
-    run("mount", device.path, directory)
+    csd_device.mount_quiet_ext4(device, directory)
     yield directory
     run("umount", directory)
     directory.rmdir()

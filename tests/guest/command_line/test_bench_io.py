@@ -31,7 +31,9 @@ def test_bench_reads_and_writes_without_the_daemon(tmp_path: Path) -> None:
     for workload in workloads:
         by_system = {r["system"]: r for r in results if r["workload"] == workload}
         ran = by_system["efuse"]
-        assert ran["paths"]["direct"] > 0, "the fast path did not run"
+        # For a READ, the chooser may find that the data cache is as fast as the backing file.
+        in_kernel = ran["paths"]["direct"] + ran["paths"]["cache"]
+        assert in_kernel > 0, "the fast path did not run"
         assert ran["paths"]["daemon"] == 0
         assert [counted["paths"] for counted in ran["rounds_counters"]] == [ran["paths"]]
         plain = by_system["fuse"]

@@ -102,8 +102,8 @@ def disk() -> Iterator[Device]:
 @pytest.fixture
 def files(disk: Device, mountpoint: Path) -> Iterator[Path]:
     """Yield the mount point of a file system on the device."""
-    run("mkfs.ext4", "-q", "-b", str(BLOCK), disk.path)
-    run("mount", disk.path, mountpoint)
+    csd_device.make_quiet_ext4(disk)
+    csd_device.mount_quiet_ext4(disk, mountpoint)
     yield mountpoint
     if os.path.ismount(mountpoint):
         run("umount", mountpoint)

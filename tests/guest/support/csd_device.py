@@ -16,8 +16,9 @@ from pathlib import Path
 from efuse import csd as package
 from efuse.csd import unload
 from tests.guest.support.manual_daemon import until
+from tests.guest.support.shell import run
 
-__all__ = ["Device", "csd", "load", "noise", "unload"]
+__all__ = ["Device", "csd", "load", "make_quiet_ext4", "mount_quiet_ext4", "noise", "unload"]
 
 _numbers = itertools.count()
 
@@ -66,3 +67,17 @@ def csd(**attributes: int) -> Iterator[Device]:
     finally:
         with contextlib.suppress(FileNotFoundError):
             device.directory.rmdir()
+
+
+def make_quiet_ext4(device: package.Device) -> None:
+    """Make an ext4 that writes nothing in the background, so that a test can count bytes."""
+    lazy = "lazy_itable_init=0,lazy_journal_init=0"
+    run("mkfs.ext4", "-q", "-b", "4096", "-E", lazy, device.path)
+
+
+def mount_quiet_ext4(device: package.Device, directory: Path) -> None:
+    """Mount the ext4 of a device, which then reads nothing in the background either.
+
+    By default ext4 reads the block bitmaps a few seconds after the mount.
+    """
+    run("mount", "-o", "no_prefetch_block_bitmaps", device.path, directory)
