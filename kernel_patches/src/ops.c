@@ -167,6 +167,7 @@ static int efuse_ops_reg(void *kdata, struct bpf_link *link)
 		err = -EBUSY;
 	} else {
 		ec->enable_seq++;
+		efuse_learn_begin(ec);
 		rcu_assign_pointer(ec->ops, ops);
 	}
 	mutex_unlock(&efuse_conn_mutex);
@@ -230,6 +231,7 @@ static int efuse_ops_update(void *kdata, void *old_kdata, struct bpf_link *link)
 		ec->exit_kind = EFUSE_EXIT_REPLACE;
 		ec->exit_code = 0;
 		ec->enable_seq++;
+		efuse_learn_begin(ec);
 		rcu_assign_pointer(ec->ops, ops);
 		efuse_ops_call_exit(old, EFUSE_EXIT_REPLACE, 0);
 	}

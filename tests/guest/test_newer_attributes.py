@@ -8,14 +8,23 @@ attributes come in a reply that is not learned, or that FUSE drops.
 from __future__ import annotations
 
 import os
+import struct
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.guest.support import scripted_daemon, wire
 from tests.guest.support.backing_files import backing, make
-from tests.guest.support.daemons import Mount, birth_stat, eventually, mounted, running
+from tests.guest.support.daemons import (
+    Mount,
+    birth_stat,
+    eventually,
+    force_stat,
+    mounted,
+    running,
+)
 from tests.guest.support.file_data import BLOCK, fill
 from tests.guest.support.wire import FOPEN_NOFLUSH, FUSE_WRITEBACK_CACHE
 
@@ -31,6 +40,8 @@ _SEVERAL_NODEIDS: dict[str, Any] = {
 }
 _DATA = fill("d", 10 * BLOCK)
 _LEFT = _DATA[: 2 * BLOCK]
+_STATX_BLOCKS = 0x400
+_FUSE_ATTR_SUBMOUNT = 1
 
 
 def _evict(m: Mount) -> None:
@@ -351,4 +362,69 @@ def test_append_goes_to_the_end_of_an_earlier_request_that_was_answered_last(
         assert os.fstat(fd).st_size == len(_LEFT)
         assert os.write(fd, b"w" * 100) == 100
         assert bytes(m.call("inode", "f").data) == _LEFT + b"w" * 100
+        os.close(fd)
+
+
+@pytest.mark.parametrize("attach", [True, False], ids=["eFuse", "plain"])
+def test_fstat_after_a_statx_without_all_attributes_shows_nothing_older(
+    mountpoint: Path, attach: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FUSE does not take such a reply, but its caller sees it."""
+    whole = wire.statx_out
+
+    def without_blocks(*args: Any) -> bytes:
+        reply = bytearray(whole(*args))
+        (mask,) = struct.unpack_from("=I", reply, 32)
+        struct.pack_into("=I", reply, 32, mask & ~_STATX_BLOCKS)
+        return bytes(reply)
+
+    monkeypatch.setattr(scripted_daemon.wire, "statx_out", without_blocks)
+    with mounted(mountpoint, statx=True, declare=("lazy_atime",), attach=attach, **_TIMEOUTS) as m:
+        m.model.create("f", b"old bytes")
+        fd = os.open(m / "f", os.O_RDONLY)
+        assert os.fstat(fd).st_size == 9
+        m.model.put("f", b"new")
+        assert birth_stat(fd).st_size == 3
+        assert os.fstat(fd).st_size == 3
+        # FUSE's own stay if they are the same.
+        asked = m.count("getattr", "daemon")
+        assert birth_stat(fd).st_size == os.fstat(fd).st_size == 3
+        assert m.count("getattr", "daemon") == asked
+        os.close(fd)
+
+
+def test_forced_stat_of_a_file_with_several_nodeids_shows_nothing_older(mountpoint: Path) -> None:
+    with mounted(mountpoint, **_SEVERAL_NODEIDS) as m:
+        m.model.create("f", b"old bytes")
+        m.model.hard_link("f", "g")
+        fd = os.open(m / "f", os.O_RDONLY)
+        assert os.fstat(fd).st_size == 9
+        os.truncate(m / "g", 3)
+        assert force_stat(fd).st_size == 3
+        assert os.fstat(fd).st_size == 3
+        os.close(fd)
+
+
+@pytest.mark.parametrize("attach", [True, False], ids=["eFuse", "plain"])
+def test_attributes_with_the_flag_of_a_submount_end_those_that_were_learned(
+    mountpoint: Path, attach: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FUSE ignores the flag, because the daemon has not negotiated submounts."""
+    without = wire.attributes
+
+    def with_flag(*args: Any) -> bytes:
+        _, size, *_ = args
+        flags = _FUSE_ATTR_SUBMOUNT if size == len(b"new") else 0
+        return without(*args)[:-4] + struct.pack("=I", flags)
+
+    declare = ("stable_nodeids", "lazy_atime")
+    with mounted(mountpoint, declare=declare, attach=attach, **_ONLY_ATTRIBUTES) as m:
+        m.model.create("f", b"old bytes")
+        assert os.stat(m / "f").st_size == 9
+        _evict(m)
+        m.model.put("f", b"new")
+        fd = os.open(m / "f", os.O_RDONLY)
+        assert os.fstat(fd).st_size == 3
+        assert os.pread(fd, 9, 0) == b"new"
+        assert os.fstat(fd).st_size == 3
         os.close(fd)

@@ -176,3 +176,53 @@ def test_names_that_are_not_learned_end_nothing_else(mountpoint: Path, how: str)
         else:
             assert len(os.listdir(m / "d")) == 100
         assert m.connection.epoch == epoch + m.asked().count("readdirplus")
+
+
+@pytest.mark.parametrize("error", [errno.EACCES, errno.EIO])
+@pytest.mark.parametrize("attach", [True, False], ids=["eFuse", "plain"])
+def test_name_that_was_refused_does_not_come_back(
+    mountpoint: Path, attach: bool, error: int
+) -> None:
+    """The name is valid for longer than the attributes, so that a LOOKUP asks for them."""
+    options = {"default_permissions": False, "entry_timeout": _LONG, "attr_timeout": 1.0}
+    with mounted(mountpoint, attach=attach, **options) as m:
+        m.model.create("f", b"data")
+        m.model.hard_link("f", "g")
+        fd = os.open(m / "g", os.O_RDONLY)
+        os.stat(m / "f")
+        m.call("deny", "lookup", 0, error)
+        m.drop()
+        end = monotonic_ns() + 1_100_000_000
+        eventually(lambda: monotonic_ns() > end)
+        fails(error, os.stat, m / "f")
+        # The attributes are learned again, and the name would be valid.
+        m.call("answer_with", attr_timeout=_LONG)
+        os.fstat(fd)
+        fails(error, os.stat, m / "f")
+        os.close(fd)
+
+
+@pytest.mark.usefixtures("reachable")
+@pytest.mark.parametrize("mode", ["ttl", "exclusive"])
+@pytest.mark.parametrize("how", ["length", "long value"])
+def test_xattr_of_a_file_with_several_nodeids_ends_when_a_newer_one_was_shown(
+    mountpoint: Path, mode: str, how: str
+) -> None:
+    """The change comes by the other nodeid, also where all changes come through the mount."""
+    options = {"consistency": mode, "nodeid_per_name": True, "default_permissions": False}
+    with mounted(mountpoint, entry_timeout=_LONG, attr_timeout=_LONG, **options) as m:
+        m.model.create("f", b"data")
+        m.model.set_xattr("f", b"user.x", b"old")
+        m.model.hard_link("f", "g")
+        assert os.getxattr(m / "f", "user.x") == b"old"
+        hits = m.count("getxattr", "hits")
+        assert os.getxattr(m / "f", "user.x") == b"old"
+        assert m.count("getxattr", "hits") == hits + 1
+        new = b"newer" if how == "length" else bytes(1000)
+        os.setxattr(m / "g", "user.x", new)
+        if how == "length":
+            path, name = os.fsencode(m / "f"), b"user.x"
+            assert as_user(1000, _libc.getxattr, path, name, None, ctypes.c_size_t(0)) == len(new)
+        else:
+            assert as_user(1000, os.getxattr, m / "f", "user.x") == new
+        assert os.getxattr(m / "f", "user.x") == new

@@ -230,7 +230,8 @@ int efuse_answer_negative(struct efuse_req *req, const void *mem, u32 size)
 /*
  * Check the inode of a GETATTR. FUSE asks for attributes that it already holds only if the caller
  * wants them from the daemon (AT_STATX_FORCE_SYNC). In exclusive mode the kernel's attributes are
- * as good. FUSE would mark the inode bad if the answer were of another file type.
+ * as good, unless the file may have several nodeids. FUSE would mark the inode bad if the answer
+ * were of another file type.
  */
 static enum efuse_counter efuse_getattr_refused(struct efuse_req *req, u32 mode)
 {
@@ -247,8 +248,8 @@ static enum efuse_counter efuse_getattr_refused(struct efuse_req *req, u32 mode)
 	fi = get_fuse_inode(inode);
 	if (inode_wrong_type(inode, mode))
 		reason = EFUSE_DECLINED;
-	else if (!efuse_exclusive(req) && !(READ_ONCE(fi->inval_mask) & STATX_BASIC_STATS) &&
-		 !efuse_attr_ended(inode))
+	else if ((!efuse_exclusive(req) || efuse_shared_inode(req->ec, inode)) &&
+		 !(READ_ONCE(fi->inval_mask) & STATX_BASIC_STATS) && !efuse_attr_ended(inode))
 		reason = EFUSE_DECLINED;
 out:
 	rcu_read_unlock();

@@ -248,6 +248,7 @@ void efuse_blocks_learn(struct efuse_req *req, const struct efuse_changes *ch);
 #define EFUSE_MAX_READDIR	SZ_128K	/* the largest that sysfs accepts */
 
 /* learn.c */
+void efuse_learn_begin(struct efuse_conn *ec);
 void efuse_learn(struct efuse_req *req, struct efuse_ops *ops,
 		 const struct efuse_changes *ch);
 
@@ -255,8 +256,11 @@ void efuse_learn(struct efuse_req *req, struct efuse_ops *ops,
 u64 efuse_order_take(const struct efuse_req *req, u64 nodeid, const struct fuse_attr *attr);
 bool efuse_order_kept(const struct efuse_req *req, u64 nodeid, const struct fuse_attr *attr,
 		      u64 number);
+void efuse_order_pass(const struct efuse_req *req, u64 nodeid);
 bool efuse_order_same(const struct efuse_req *req, u64 nodeid, const struct fuse_attr *attr);
 bool efuse_order_others(const struct efuse_req *req, u64 nodeid, const struct fuse_attr *attr);
+void efuse_attrs_partial(const struct efuse_req *req, u64 nodeid, const struct fuse_attr *attr,
+			 u32 mask);
 void efuse_order_free(struct efuse_conn *ec);
 
 /* timeouts.c */

@@ -423,7 +423,7 @@ void efuse_inode_evicted(struct inode *inode)
  * @inode: the inode
  *
  * Makes attributes that were learned before void, except in exclusive mode, where they are as good
- * as the daemon's.
+ * as the daemon's unless the file may have several nodeids.
  *
  * Return: true: FUSE has to send a GETATTR.
  */
@@ -431,7 +431,7 @@ bool efuse_force_sync(struct inode *inode)
 {
 	struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
 
-	if (ec && READ_ONCE(ec->consistency) != EFUSE_EXCLUSIVE)
+	if (ec && (READ_ONCE(ec->consistency) != EFUSE_EXCLUSIVE || efuse_shared_inode(ec, inode)))
 		efuse_epoch_bump(ec, efuse_bucket_inode(get_node_id(inode), EFUSE_KIND_ATTR));
 	return true;
 }

@@ -27,8 +27,9 @@ struct efuse_learn_context {
 
 /*
  * Fill in the stamp of the value, except the check. @buckets are those that the value depends on.
- * Returns false if there is no memory for it, if the value is void by now, or if the daemon has
- * given it no timeout and the mode is not exclusive.
+ * Returns false if there is no memory for it, if the value is void by now, if its request was
+ * issued before values were learned, or if the daemon has given it no timeout and the mode is not
+ * exclusive.
  */
 static bool efuse_learn_stamp(struct efuse_learn_context *ctx, const u16 *buckets, int nr,
 			      u64 valid_ns)
@@ -38,7 +39,7 @@ static bool efuse_learn_stamp(struct efuse_learn_context *ctx, const u16 *bucket
 	bool own = false;
 	int i;
 
-	if (!ctx->item)
+	if (!ctx->item || ctx->req->args->efuse.attr_version < READ_ONCE(ctx->req->ec->learn_since))
 		return false;
 	if (!valid_ns && READ_ONCE(ctx->req->ec->consistency) != EFUSE_EXCLUSIVE)
 		return false;
@@ -100,10 +101,16 @@ static void efuse_learn_remove(const struct efuse_learn_context *ctx, u32 map, u
 		efuse_epoch_bump(req->ec, bucket);
 }
 
-/* A name or extended attribute was not learned. In exclusive mode all their changes are noted. */
+/*
+ * A name or extended attribute was not learned. In exclusive mode all their changes are noted,
+ * except those of extended attributes that came by another nodeid of the file.
+ */
 static void efuse_learn_not(const struct efuse_learn_context *ctx, u32 map, u16 bucket)
 {
-	if (READ_ONCE(ctx->req->ec->consistency) != EFUSE_EXCLUSIVE)
+	const struct efuse_req *req = ctx->req;
+
+	if (READ_ONCE(req->ec->consistency) != EFUSE_EXCLUSIVE ||
+	    (map == EFUSE_MAP_BLOBS && efuse_shared_nodeid(req->fm, req->args->nodeid)))
 		efuse_learn_remove(ctx, map, bucket);
 }
 
@@ -132,8 +139,11 @@ static void efuse_learn_attrs(struct efuse_learn_context *ctx, u64 nodeid,
 		turn = efuse_order_take(ctx->req, nodeid, attr);
 	if (!turn) {
 		if (!efuse_changes_known(ctx->req->ec, attr) &&
-		    !efuse_order_same(ctx->req, nodeid, attr))
+		    !efuse_order_same(ctx->req, nodeid, attr)) {
+			/* First: attributes that are being learned now are removed, or not kept. */
+			efuse_order_pass(ctx->req, nodeid);
 			efuse_learn_remove(ctx, EFUSE_MAP_ATTRS, buckets[0]);
+		}
 		return;
 	}
 	value = &ctx->item->value.attrs;
@@ -163,6 +173,17 @@ static bool efuse_name_is_dots(const char *name, u32 len)
 	return name[0] == '.' && (len == 1 || (len == 2 && name[1] == '.'));
 }
 
+/* An answer about a name is shown, but not learned. */
+static void efuse_learn_no_entry(const struct efuse_learn_context *ctx, u64 parent,
+				 const char *name, u32 len)
+{
+	if (len >= EFUSE_NAME_LEN || efuse_name_is_dots(name, len))
+		return;
+	if (ctx->item)
+		efuse_entry_key(&ctx->item->key.entry, parent, name, len);
+	efuse_learn_not(ctx, EFUSE_MAP_ENTRIES, efuse_bucket_entry(parent, name, len));
+}
+
 /* Learns a name. @entry is NULL if the name does not exist. */
 static void efuse_learn_entry(struct efuse_learn_context *ctx, u64 parent, const char *name,
 			      u32 len, const struct fuse_entry_out *entry, u64 valid_ns)
@@ -188,22 +209,25 @@ static void efuse_learn_entry(struct efuse_learn_context *ctx, u64 parent, const
 					   efuse_seed_entry(parent, name, len), sizeof(*value));
 	}
 	if (!learned)
-		efuse_learn_not(ctx, EFUSE_MAP_ENTRIES, buckets[0]);
+		efuse_learn_no_entry(ctx, parent, name, len);
 }
 
 /* Is the entry valid, and of this mount? The root of a submount gets a new inode each time. */
-static bool efuse_entry_good(const struct fuse_entry_out *entry)
+static bool efuse_entry_good(const struct efuse_learn_context *ctx,
+			     const struct fuse_entry_out *entry)
 {
 	return !invalid_nodeid(entry->nodeid) &&
 	       !fuse_invalid_attr((struct fuse_attr *)&entry->attr) &&
-	       !(entry->attr.flags & FUSE_ATTR_SUBMOUNT);
+	       !(ctx->req->fm->fc->auto_submounts && entry->attr.flags & FUSE_ATTR_SUBMOUNT);
 }
 
 static void efuse_learn_positive(struct efuse_learn_context *ctx, u64 parent, const char *name,
 				 u32 len, const struct fuse_entry_out *entry)
 {
-	if (!efuse_entry_good(entry))
+	if (!efuse_entry_good(ctx, entry)) {
+		efuse_learn_no_entry(ctx, parent, name, len);
 		return;
+	}
 	efuse_learn_entry(ctx, parent, name, len, entry,
 			  efuse_valid_ns(entry->entry_valid, entry->entry_valid_nsec));
 	efuse_learn_attrs(ctx, entry->nodeid, &entry->attr,
@@ -232,16 +256,16 @@ static void efuse_learn_lookup(struct efuse_learn_context *ctx)
 		efuse_learn_negative(ctx, args->nodeid, 0, 0);
 		return;
 	}
-	if (ctx->req->error || !entry)
-		return;
-	if (!entry->nodeid) {
-		efuse_learn_negative(ctx, args->nodeid, 0,
-				     efuse_valid_ns(entry->entry_valid,
-						    entry->entry_valid_nsec));
-		return;
-	}
 	name = efuse_req_name_at(args, 0, &len);
-	if (name)
+	if (!name)
+		return;
+	if (ctx->req->error || !entry)
+		/* Nor is the name shown from the map to a caller that was refused it. */
+		efuse_learn_no_entry(ctx, args->nodeid, name, len);
+	else if (!entry->nodeid)
+		efuse_learn_entry(ctx, args->nodeid, name, len, NULL,
+				  efuse_valid_ns(entry->entry_valid, entry->entry_valid_nsec));
+	else
 		efuse_learn_positive(ctx, args->nodeid, name, len, entry);
 }
 
@@ -267,7 +291,7 @@ static void efuse_learn_dirent(struct efuse_learn_context *ctx, const struct fus
 	if (efuse_conn_caller_free(ctx->req->ec))
 		efuse_learn_positive(ctx, ctx->req->args->nodeid, dirent->name, dirent->namelen,
 				     entry);
-	else if (efuse_entry_good(entry))
+	else if (efuse_entry_good(ctx, entry))
 		efuse_learn_attrs(ctx, entry->nodeid, &entry->attr,
 				  efuse_valid_ns(entry->attr_valid, entry->attr_valid_nsec));
 }
@@ -310,7 +334,7 @@ static void efuse_learn_blob(struct efuse_learn_context *ctx)
 	int nr = 0;
 	u32 len;
 
-	if ((ctx->req->error && !absent && !length) || efuse_acl_is_the_vfs(ctx->req))
+	if (efuse_acl_is_the_vfs(ctx->req))
 		return;
 	name = efuse_req_name_at(args, 0, &len);
 	if (len >= EFUSE_NAME_LEN)
@@ -323,7 +347,7 @@ static void efuse_learn_blob(struct efuse_learn_context *ctx)
 		buckets[nr++] = efuse_bucket_inode(nodeid, EFUSE_KIND_XATTR);
 	if (!absent)
 		buckets[nr++] = efuse_bucket_inode(nodeid, EFUSE_KIND_DATA);
-	if (!length && (absent || ctx->req->ret <= EFUSE_BLOB_LEN) &&
+	if (!length && (absent || (!ctx->req->error && ctx->req->ret <= EFUSE_BLOB_LEN)) &&
 	    efuse_learn_stamp(ctx, buckets, nr, efuse_inode_valid_ns(ctx->req->fm, nodeid))) {
 		if (!absent)
 			data = efuse_out_data(args, &room) ?: args->out_args[0].value;
@@ -474,6 +498,20 @@ static bool efuse_learns(u32 opcode)
 }
 
 /**
+ * efuse_learn_begin - a program set is being attached, or takes the place of another
+ * @ec: connection
+ *
+ * Replies of requests that are in flight are not learned: newer values may have been shown before,
+ * and have not been noted.
+ *
+ * Context: before the set can be seen
+ */
+void efuse_learn_begin(struct efuse_conn *ec)
+{
+	WRITE_ONCE(ec->learn_since, atomic64_inc_return(&ec->fc->attr_version));
+}
+
+/**
  * efuse_learn - call the program's learn() for each value in a reply
  * @req: the request, with the daemon's answer
  * @ops: the program set; NULL or without a learn(): nothing is learned
@@ -488,13 +526,14 @@ static bool efuse_learns(u32 opcode)
 void efuse_learn(struct efuse_req *req, struct efuse_ops *ops, const struct efuse_changes *ch)
 {
 	struct efuse_learn_context ctx = { .req = req, .ops = ops, .ch = ch };
+	bool learns = ops && ops->learn;
 
 	if (READ_ONCE(req->ec->consistency) == EFUSE_STRICT || !efuse_learns(req->args->opcode))
 		return;
-	if (ops && ops->learn)
-		ctx.item = kmalloc(sizeof(*ctx.item), GFP_NOWAIT | __GFP_NOWARN);
-	if (!ctx.item && !READ_ONCE(req->ec->learned_maps))
+	if (!learns && !READ_ONCE(req->ec->learned_maps))
 		return;
+	if (learns)
+		ctx.item = kmalloc(sizeof(*ctx.item), GFP_NOWAIT | __GFP_NOWARN);
 	ctx.now = ktime_get_ns();
 	efuse_learn_all(&ctx);
 	kfree(ctx.item);

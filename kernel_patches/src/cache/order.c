@@ -92,6 +92,26 @@ u64 efuse_order_take(const struct efuse_req *req, u64 nodeid, const struct fuse_
 }
 
 /**
+ * efuse_order_pass - attributes in a reply are shown, but not learned
+ * @req: the request
+ * @nodeid: the inode
+ *
+ * No attributes of an older request are learned from now on. If that cannot be noted, those that
+ * are learned end.
+ *
+ * Context: under rcu_read_lock()
+ */
+void efuse_order_pass(const struct efuse_req *req, u64 nodeid)
+{
+	atomic64_t *entry = efuse_order_entry(req->ec, nodeid, true);
+
+	if (entry)
+		efuse_order_note(req, entry, U64_MAX);
+	else
+		efuse_epoch_bump(req->ec, efuse_bucket_inode(nodeid, EFUSE_KIND_ATTR));
+}
+
+/**
  * efuse_order_kept - was a turn to learn attributes still the last one when they were stored?
  * @req: the request
  * @nodeid: the inode
@@ -169,34 +189,82 @@ bool efuse_order_others(const struct efuse_req *req, u64 nodeid, const struct fu
 	return others;
 }
 
+/*
+ * The caller of a request sees attributes, or those in @mask (STATX_*), which FUSE does not take.
+ * What FUSE has, and what comes by requests that are in flight, may be older. So it is not shown
+ * any more, unless it is the same. Under fuse_inode.lock.
+ */
+static void efuse_attrs_outdate(struct inode *inode, const struct fuse_attr *attr, u32 mask)
+{
+	struct fuse_inode *fi = get_fuse_inode(inode);
+	struct fuse_conn *fc = get_fuse_conn(inode);
+	const struct timespec64 mtime = { attr->mtime, attr->mtimensec };
+	const struct timespec64 ctime = { attr->ctime, attr->ctimensec };
+	const struct timespec64 atime = { attr->atime, attr->atimensec };
+	const struct timespec64 old_mtime = inode_get_mtime(inode);
+	const struct timespec64 old_ctime = inode_get_ctime(inode);
+	const struct timespec64 old_atime = inode_get_atime(inode);
+	u32 same = 0;
+
+	if (attr->size == i_size_read(inode))
+		same |= STATX_SIZE;
+	if (!((attr->mode ^ fi->orig_i_mode) & 07777))
+		same |= STATX_MODE;
+	if (attr->nlink == inode->i_nlink)
+		same |= STATX_NLINK;
+	if (attr->blocks == inode->i_blocks)
+		same |= STATX_BLOCKS;
+	if (uid_eq(make_kuid(fc->user_ns, attr->uid), inode->i_uid))
+		same |= STATX_UID;
+	if (gid_eq(make_kgid(fc->user_ns, attr->gid), inode->i_gid))
+		same |= STATX_GID;
+	if (timespec64_equal(&mtime, &old_mtime))
+		same |= STATX_MTIME;
+	if (timespec64_equal(&ctime, &old_ctime))
+		same |= STATX_CTIME;
+	if (timespec64_equal(&atime, &old_atime))
+		same |= STATX_ATIME;
+	/* An inode keeps its type and number. */
+	if (!(mask & STATX_BASIC_STATS & ~(same | STATX_TYPE | STATX_INO)))
+		return;
+	fi->attr_version = atomic64_inc_return(&fc->attr_version);
+	fuse_invalidate_attr(inode);
+}
+
+/**
+ * efuse_attrs_partial - a STATX has only some of the attributes that FUSE needs
+ * @req: the request
+ * @nodeid: the inode
+ * @attr: the attributes
+ * @mask: which of them are there (STATX_*)
+ */
+void efuse_attrs_partial(const struct efuse_req *req, u64 nodeid, const struct fuse_attr *attr,
+			 u32 mask)
+{
+	struct inode *inode;
+
+	rcu_read_lock();
+	inode = efuse_inode_rcu(req->fm, nodeid);
+	if (inode) {
+		spin_lock(&get_fuse_inode(inode)->lock);
+		efuse_attrs_outdate(inode, attr, mask);
+		spin_unlock(&get_fuse_inode(inode)->lock);
+	}
+	rcu_read_unlock();
+}
+
 /**
  * efuse_attrs_dropped - FUSE drops attributes of the daemon, since it has changed its own meanwhile
  * @inode: the inode
  * @attr: the attributes; with write-back FUSE has replaced those that it decides itself
  *
  * Their caller sees them nevertheless. What FUSE has may be an answer of a map from before the
- * request, so it is not shown again if it differs.
+ * request.
  *
  * Context: under the lock of struct fuse_inode
  */
 void efuse_attrs_dropped(struct inode *inode, const struct fuse_attr *attr)
 {
-	const struct fuse_inode *fi = get_fuse_inode(inode);
-	struct fuse_conn *fc = get_fuse_conn(inode);
-	const struct timespec64 mtime = { attr->mtime, attr->mtimensec };
-	const struct timespec64 ctime = { attr->ctime, attr->ctimensec };
-	const struct timespec64 old_mtime = inode_get_mtime(inode);
-	const struct timespec64 old_ctime = inode_get_ctime(inode);
-	const struct timespec64 atime = { attr->atime, attr->atimensec };
-	const struct timespec64 old_atime = inode_get_atime(inode);
-
-	if (!efuse_conn_get(fc))
-		return;
-	if (attr->size != i_size_read(inode) || (attr->mode ^ fi->orig_i_mode) & 07777 ||
-	    attr->nlink != inode->i_nlink || attr->blocks != inode->i_blocks ||
-	    !uid_eq(make_kuid(fc->user_ns, attr->uid), inode->i_uid) ||
-	    !gid_eq(make_kgid(fc->user_ns, attr->gid), inode->i_gid) ||
-	    !timespec64_equal(&mtime, &old_mtime) || !timespec64_equal(&ctime, &old_ctime) ||
-	    !timespec64_equal(&atime, &old_atime))
-		fuse_invalidate_attr(inode);
+	if (efuse_conn_get(get_fuse_conn(inode)))
+		efuse_attrs_outdate(inode, attr, STATX_BASIC_STATS);
 }

@@ -310,6 +310,9 @@ static void efuse_mark_attrs(const struct efuse_req *req, const struct efuse_cha
 	if (statx) {
 		statx_attr = efuse_statx_attr(&statx->stat);
 		efuse_end_learned(req, args->nodeid, &statx_attr, 0);
+		/* FUSE takes them only if all are there. */
+		if (~statx->stat.mask & STATX_BASIC_STATS)
+			efuse_attrs_partial(req, args->nodeid, &statx_attr, statx->stat.mask);
 	}
 	if (args->opcode == FUSE_READDIRPLUS)
 		efuse_end_learned_dirents(req);

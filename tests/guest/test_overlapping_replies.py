@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Test that no older attributes follow those that were shown, however three requests overlap.
+
+Another program has changed the file, so the kernel does not know of the change. ``attach=False``
+is plain FUSE with the same call-outs.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.guest.support.backing_files import backing
+from tests.guest.support.daemons import Mount, birth_stat, eventually, fails, mounted, running
+from tests.guest.support.file_data import BLOCK, fill
+from tests.guest.support.wire import FOPEN_NOFLUSH
+
+_LONG = 600.0
+_TIMEOUTS: dict[str, Any] = {"entry_timeout": _LONG, "attr_timeout": _LONG}
+_LAZY: dict[str, Any] = {"declare": ("lazy_atime",), **_TIMEOUTS}
+_STABLE: dict[str, Any] = {"declare": ("stable_nodeids", "lazy_atime"), **_TIMEOUTS}
+_DATA = fill("d", 10 * BLOCK)
+_LEFT = _DATA[: 2 * BLOCK]
+_GETFLAGS = 0x80086601  # FS_IOC_GETFLAGS
+
+attach_or_not = pytest.mark.parametrize("attach", [True, False], ids=["eFuse", "plain"])
+
+
+def _evict(m: Mount) -> None:
+    before = m.call("counts")
+    m.drop()
+    eventually(lambda: m.call("counts") != before, "the inode was not forgotten")
+
+
+@contextmanager
+def _older_getattr_is_answered_last(m: Mount, fd: int, between: str, left: bytes) -> Iterator[None]:
+    """The STATX whose reply FUSE drops has shown *left*, and the GETATTR comes after it.
+
+    :param between: how the LOOKUP that makes FUSE drop the STATX comes: ``learned`` or ``untimed``.
+    """
+    m.hold("statx", "before")
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(birth_stat, fd)
+        m.wait_held()
+        if between == "untimed":
+            m.call("answer_with", attr_timeout=0.0)
+        os.stat(m / "g")
+        m.call("answer_with", attr_timeout=_LONG)
+        if between == "learned":
+            m.call("inval_attributes", "f")
+        m.hold("getattr", "after")
+        second = pool.submit(os.fstat, fd)
+        m.wait_held(2)
+        m.model.put("f", left)
+        m.release("statx")
+        assert first.result().st_size == len(left)
+        m.release()
+        second.result()
+    yield
+
+
+@attach_or_not
+@pytest.mark.parametrize("between", ["learned", "untimed"])
+def test_fstat_after_a_dropped_statx_shows_nothing_older(
+    mountpoint: Path, attach: bool, between: str
+) -> None:
+    with mounted(mountpoint, statx=True, attach=attach, **_LAZY) as m:
+        m.model.create("f", b"old bytes")
+        m.model.hard_link("f", "g")
+        fd = os.open(m / "f", os.O_RDONLY)
+        with _older_getattr_is_answered_last(m, fd, between, b"new"):
+            assert os.fstat(fd).st_size == 3
+        os.close(fd)
+
+
+@pytest.mark.parametrize("between", ["learned", "untimed"])
+@pytest.mark.parametrize("mode", ["ttl", "cto"])
+def test_write_behind_the_end_that_a_dropped_statx_has_shown_reaches_the_daemon(
+    mountpoint: Path, lower: Path, mode: str, between: str
+) -> None:
+    """With the old end, it would go into the extent of fixed length, and the file not grow."""
+    path = backing(lower, _DATA)
+    options = {"consistency": mode, "statx": True, "open_flags": FOPEN_NOFLUSH, **_LAZY}
+    with mounted(mountpoint, **options) as m:
+        m.model.create("f", _DATA)
+        m.model.hard_link("f", "g")
+        fd = os.open(m / "f", os.O_RDWR)
+        m.call("map_extent", "f", path, os.O_RDWR, offset=0, length=len(_DATA), write=True)
+        with _older_getattr_is_answered_last(m, fd, between, _LEFT):
+            assert os.pwrite(fd, b"w" * 100, 5 * BLOCK) == 100
+        os.fsync(fd)
+        assert bytes(m.call("inode", "f").data[5 * BLOCK :]) == b"w" * 100
+        os.close(fd)
+
+
+@attach_or_not
+def test_fstat_after_one_during_a_truncation_shows_nothing_older(
+    mountpoint: Path, attach: bool
+) -> None:
+    """FUSE drops what comes during the truncation, and its caller sees it."""
+    with mounted(mountpoint, attach=attach, **_LAZY) as m:
+        m.model.create("f", b"old bytes")
+        fd = os.open(m / "f", os.O_RDWR)
+        m.call("inval_attributes", "f")
+        m.hold("setattr", "after")
+        with running(os.ftruncate, fd, 5) as call:
+            m.wait_held()
+            m.model.put("f", b"new")
+            assert os.fstat(fd).st_size == 3
+            m.release()
+            call.result()
+        assert os.fstat(fd).st_size == 3
+        os.close(fd)
+
+
+def _bucket_of_attributes(nodeid: int) -> int:
+    """Return ``efuse_bucket_inode(nodeid, EFUSE_KIND_ATTR)``."""
+    return nodeid * 16 * 0x61C8864680B583EB % (1 << 64) >> 48
+
+
+def test_listing_is_not_learned_after_a_lookup_that_another_file_kept_from_being_learned(
+    mountpoint: Path,
+) -> None:
+    """Both files have the same bucket. The ioctl(2) of the other is in flight, and ends unknown."""
+    with mounted(mountpoint, ioctl=(errno.ENOTTY, 0), **_STABLE) as m:
+        bucket = _bucket_of_attributes(m.model.create("f", b"old bytes"))
+        other = next(n for n in range(3, 1 << 20) if _bucket_of_attributes(n) == bucket)
+        m.model.mkdir("d")
+        m.call("model.__setattr__", "_last", other - 1)
+        assert m.model.create("d/z", b"") == other
+        fd = os.open(m / "d/z", os.O_RDONLY)
+        m.hold("readdirplus", "after")
+        with running(os.listdir, m.path) as listing:
+            m.wait_held()
+            m.model.put("f", b"new")
+            m.hold("ioctl", "after")
+            with running(fails, errno.ENOTTY, fcntl.ioctl, fd, _GETFLAGS, bytearray(8)) as call:
+                m.wait_held(2)
+                assert os.stat(m / "f").st_size == 3
+                m.release("ioctl")
+                call.result()
+            _evict(m)
+            m.release()
+            assert "f" in listing.result()
+        assert os.stat(m / "f").st_size == 3
+        os.close(fd)
+
+
+def _listing_crosses_the_first_attach(m: Mount, left: bytes) -> None:
+    """What the stat(2) has shown was noted nowhere: there was no program yet."""
+    m.hold("readdirplus", "after")
+    with running(os.listdir, m.path) as listing:
+        m.wait_held()
+        m.model.put("f", left)
+        assert os.stat(m / "f").st_size == len(left)
+        _evict(m)
+        m.attach()
+        m.release()
+        assert "f" in listing.result()
+
+
+def test_listing_of_before_the_first_attach_is_not_learned(mountpoint: Path) -> None:
+    with mounted(mountpoint, attach=False, **_STABLE) as m:
+        m.model.create("f", b"old bytes")
+        _listing_crosses_the_first_attach(m, b"new")
+        assert os.stat(m / "f").st_size == 3
+        # What comes later is learned.
+        os.listdir(m.path)
+        _evict(m)
+        hits = m.count("lookup", "hits")
+        assert os.stat(m / "f").st_size == 3
+        assert m.count("lookup", "hits") == hits + 1
+
+
+def test_write_after_a_listing_of_before_the_first_attach_reaches_the_daemon(
+    mountpoint: Path, lower: Path
+) -> None:
+    path = backing(lower, _DATA)
+    with mounted(mountpoint, attach=False, open_flags=FOPEN_NOFLUSH, **_STABLE) as m:
+        m.model.create("f", _DATA)
+        _listing_crosses_the_first_attach(m, _LEFT)
+        fd = os.open(m / "f", os.O_RDWR)
+        m.call("map_extent", "f", path, os.O_RDWR, offset=0, length=len(_DATA), write=True)
+        assert os.pwrite(fd, b"w" * 100, 5 * BLOCK) == 100
+        os.fsync(fd)
+        assert bytes(m.call("inode", "f").data[5 * BLOCK :]) == b"w" * 100
+        os.close(fd)
