@@ -43,7 +43,9 @@ static inline int learn_grant(struct efuse_req *req)
 	struct efuse_grant_key *key = efuse_learn_key(req, sizeof(*key));
 	struct efuse_grant *value = efuse_learn_value(req, sizeof(*value));
 
-	return key && value ? grants.update(key, value) : -EINVAL;
+	if (!key || !value)
+		return -EINVAL;
+	return value->stamp.epoch ? grants.update(key, value) : forgotten(grants.delete(key));
 }
 
 static inline int learn_volume(struct efuse_req *req)

@@ -153,6 +153,15 @@ static int efuse_ops_check_member(const struct btf_type *t, const struct btf_mem
 	return prog->sleepable ? -EINVAL : 0;
 }
 
+/* Attach a program set, or replace the one that is attached. Under efuse_conn_mutex. */
+static void efuse_ops_set(struct efuse_conn *ec, struct efuse_ops *ops)
+{
+	ec->enable_seq++;
+	efuse_learn_stop(ec);
+	rcu_assign_pointer(ec->ops, ops);
+	efuse_learn_start(ec);
+}
+
 static int efuse_ops_reg(void *kdata, struct bpf_link *link)
 {
 	struct efuse_ops *ops = kdata;
@@ -166,9 +175,7 @@ static int efuse_ops_reg(void *kdata, struct bpf_link *link)
 	} else if (rcu_access_pointer(ec->ops)) {
 		err = -EBUSY;
 	} else {
-		ec->enable_seq++;
-		efuse_learn_begin(ec);
-		rcu_assign_pointer(ec->ops, ops);
+		efuse_ops_set(ec, ops);
 	}
 	mutex_unlock(&efuse_conn_mutex);
 	return err;
@@ -230,9 +237,7 @@ static int efuse_ops_update(void *kdata, void *old_kdata, struct bpf_link *link)
 	} else {
 		ec->exit_kind = EFUSE_EXIT_REPLACE;
 		ec->exit_code = 0;
-		ec->enable_seq++;
-		efuse_learn_begin(ec);
-		rcu_assign_pointer(ec->ops, ops);
+		efuse_ops_set(ec, ops);
 		efuse_ops_call_exit(old, EFUSE_EXIT_REPLACE, 0);
 	}
 	mutex_unlock(&efuse_conn_mutex);

@@ -8,6 +8,7 @@ attributes come in a reply that is not learned, or that FUSE drops.
 from __future__ import annotations
 
 import os
+import stat
 import struct
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.guest.support import scripted_daemon, wire
 from tests.guest.support.backing_files import backing, make
 from tests.guest.support.daemons import (
     Mount,
+    as_user,
     birth_stat,
     eventually,
     force_stat,
@@ -365,11 +367,9 @@ def test_append_goes_to_the_end_of_an_earlier_request_that_was_answered_last(
         os.close(fd)
 
 
-@pytest.mark.parametrize("attach", [True, False], ids=["eFuse", "plain"])
-def test_fstat_after_a_statx_without_all_attributes_shows_nothing_older(
-    mountpoint: Path, attach: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """FUSE does not take such a reply, but its caller sees it."""
+@pytest.fixture
+def statx_without_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon's replies to STATX lack an attribute. FUSE does not take such a reply."""
     whole = wire.statx_out
 
     def without_blocks(*args: Any) -> bytes:
@@ -379,6 +379,13 @@ def test_fstat_after_a_statx_without_all_attributes_shows_nothing_older(
         return bytes(reply)
 
     monkeypatch.setattr(scripted_daemon.wire, "statx_out", without_blocks)
+
+
+@pytest.mark.usefixtures("statx_without_blocks")
+@pytest.mark.parametrize("attach", [True, False], ids=["eFuse", "plain"])
+def test_fstat_after_a_statx_without_all_attributes_shows_nothing_older(
+    mountpoint: Path, attach: bool
+) -> None:
     with mounted(mountpoint, statx=True, declare=("lazy_atime",), attach=attach, **_TIMEOUTS) as m:
         m.model.create("f", b"old bytes")
         fd = os.open(m / "f", os.O_RDONLY)
@@ -428,3 +435,34 @@ def test_attributes_with_the_flag_of_a_submount_end_those_that_were_learned(
         assert os.pread(fd, 9, 0) == b"new"
         assert os.fstat(fd).st_size == 3
         os.close(fd)
+
+
+@pytest.mark.usefixtures("statx_without_blocks")
+def test_listing_is_not_learned_over_a_later_statx_without_all_attributes(mountpoint: Path) -> None:
+    declare = ("stable_nodeids", "lazy_atime")
+    with mounted(mountpoint, statx=True, declare=declare, **_TIMEOUTS) as m:
+        m.model.create("f", b"old bytes")
+        fd = os.open(m / "f", os.O_RDONLY)
+        m.model.put("f", b"older")
+        assert birth_stat(fd).st_size == 5
+        m.hold("readdirplus", "after")
+        with running(os.listdir, m.path) as listing:
+            m.wait_held()
+            m.model.put("f", b"new")
+            assert birth_stat(fd).st_size == 3
+            os.close(fd)
+            _evict(m)
+            m.release()
+            assert listing.result() == ["f"]
+        assert os.stat(m / "f").st_size == 3
+
+
+@pytest.mark.usefixtures("reachable")
+def test_right_that_was_given_by_another_nodeid_of_the_file_is_seen(mountpoint: Path) -> None:
+    """FUSE asks once more before it refuses. The map would answer what it has of this nodeid."""
+    with mounted(mountpoint, **_SEVERAL_NODEIDS) as m:
+        m.model.create("f", b"bytes", stat.S_IFREG | 0o600)
+        m.model.hard_link("f", "g")
+        assert os.stat(m / "f").st_mode == os.stat(m / "g").st_mode
+        os.chmod(m / "g", 0o644)
+        assert as_user(1000, Path(m / "f").read_bytes) == b"bytes"

@@ -16,7 +16,14 @@ from pathlib import Path
 import pytest
 
 from efuse.bpf import compile_handlers
-from tests.guest.support.daemons import as_user, eventually, fails, monotonic_ns, mounted
+from tests.guest.support.daemons import (
+    as_user,
+    eventually,
+    fails,
+    monotonic_ns,
+    mounted,
+    running,
+)
 
 _LONG = 600.0
 _GETFLAGS = 0x80086601  # FS_IOC_GETFLAGS
@@ -226,3 +233,24 @@ def test_xattr_of_a_file_with_several_nodeids_ends_when_a_newer_one_was_shown(
         else:
             assert as_user(1000, os.getxattr, m / "f", "user.x") == new
         assert os.getxattr(m / "f", "user.x") == new
+
+
+@pytest.mark.parametrize("attach", [True, False], ids=["eFuse", "plain"])
+def test_access_that_was_refused_is_not_granted_again(mountpoint: Path, attach: bool) -> None:
+    """The request goes to the daemon because of an ioctl(2) that then turns out to do nothing."""
+    options = {"default_permissions": False, "ioctl": (errno.ENOTTY, 0), "attach": attach}
+    with mounted(mountpoint, entry_timeout=_LONG, attr_timeout=_LONG, **options) as m:
+        m.model.create("f", b"data")
+        fd = os.open(m / "f", os.O_RDONLY)
+        assert os.access(m / "f", os.R_OK)
+        assert os.access(m / "f", os.R_OK)
+        assert m.count("access", "hits") == attach
+        m.call("deny", "access", 0, errno.EACCES)
+        m.hold("ioctl", "after")
+        with running(fails, errno.ENOTTY, fcntl.ioctl, fd, _GETFLAGS, bytearray(8)) as call:
+            m.wait_held()
+            assert not os.access(m / "f", os.R_OK)
+            m.release()
+            call.result()
+        assert not os.access(m / "f", os.R_OK)
+        os.close(fd)

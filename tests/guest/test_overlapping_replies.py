@@ -193,3 +193,38 @@ def test_write_after_a_listing_of_before_the_first_attach_reaches_the_daemon(
         os.fsync(fd)
         assert bytes(m.call("inode", "f").data[5 * BLOCK :]) == b"w" * 100
         os.close(fd)
+
+
+@attach_or_not
+def test_read_sees_a_file_that_has_grown_although_statx_overlaps_all_along(
+    mountpoint: Path, attach: bool
+) -> None:
+    """FUSE drops every other reply. The file grows once, and rests."""
+    options = {"declare": ("lazy_atime",), "entry_timeout": _LONG, "attr_timeout": 0.0}
+    with mounted(mountpoint, statx=True, attach=attach, **options) as m:
+        m.model.create("f", b"old")
+        fd = os.open(m / "f", os.O_RDONLY)
+        with ThreadPoolExecutor(2) as pool:
+            m.hold("getattr", "after")
+            read = pool.submit(os.pread, fd, 100, 0)
+            m.wait_held()
+            m.model.put("f", b"new bytes")
+            m.hold("statx", "after")
+            statx = pool.submit(birth_stat, fd)
+            m.wait_held(2)
+            for _ in range(3):
+                m.release("getattr")
+                read.result()
+                m.hold("getattr", "after")
+                read = pool.submit(os.pread, fd, 100, 0)
+                m.wait_held(2)
+                m.release("statx")
+                assert statx.result().st_size == 9
+                m.hold("statx", "after")
+                statx = pool.submit(birth_stat, fd)
+                m.wait_held(2)
+            m.release("getattr")
+            assert read.result() == b"new bytes"
+            m.release()
+            assert statx.result().st_size == 9
+        os.close(fd)

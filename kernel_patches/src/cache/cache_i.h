@@ -248,7 +248,8 @@ void efuse_blocks_learn(struct efuse_req *req, const struct efuse_changes *ch);
 #define EFUSE_MAX_READDIR	SZ_128K	/* the largest that sysfs accepts */
 
 /* learn.c */
-void efuse_learn_begin(struct efuse_conn *ec);
+void efuse_learn_stop(struct efuse_conn *ec);
+void efuse_learn_start(struct efuse_conn *ec);
 void efuse_learn(struct efuse_req *req, struct efuse_ops *ops,
 		 const struct efuse_changes *ch);
 

@@ -15,6 +15,7 @@
  * @ops: the program set, or NULL
  * @ch: the changes that the request made, ended
  * @item: buffer for the current value; NULL if there is no memory or no learn()
+ * @since: @learn_since of struct efuse_conn
  * @now: ktime of the reply
  */
 struct efuse_learn_context {
@@ -22,6 +23,7 @@ struct efuse_learn_context {
 	struct efuse_ops *ops;
 	const struct efuse_changes *ch;
 	struct efuse_learn_item *item;
+	u64 since;
 	u64 now;
 };
 
@@ -39,7 +41,7 @@ static bool efuse_learn_stamp(struct efuse_learn_context *ctx, const u16 *bucket
 	bool own = false;
 	int i;
 
-	if (!ctx->item || ctx->req->args->efuse.attr_version < READ_ONCE(ctx->req->ec->learn_since))
+	if (!ctx->item || ctx->req->args->efuse.attr_version < ctx->since)
 		return false;
 	if (!valid_ns && READ_ONCE(ctx->req->ec->consistency) != EFUSE_EXCLUSIVE)
 		return false;
@@ -102,15 +104,15 @@ static void efuse_learn_remove(const struct efuse_learn_context *ctx, u32 map, u
 }
 
 /*
- * A name or extended attribute was not learned. In exclusive mode all their changes are noted,
- * except those of extended attributes that came by another nodeid of the file.
+ * A name, extended attribute, link or grant was not learned. In exclusive mode all their changes
+ * are noted, except those that came by another nodeid of the file.
  */
 static void efuse_learn_not(const struct efuse_learn_context *ctx, u32 map, u16 bucket)
 {
 	const struct efuse_req *req = ctx->req;
 
 	if (READ_ONCE(req->ec->consistency) != EFUSE_EXCLUSIVE ||
-	    (map == EFUSE_MAP_BLOBS && efuse_shared_nodeid(req->fm, req->args->nodeid)))
+	    (map != EFUSE_MAP_ENTRIES && efuse_shared_nodeid(req->fm, req->args->nodeid)))
 		efuse_learn_remove(ctx, map, bucket);
 }
 
@@ -119,6 +121,18 @@ static u64 efuse_valid_ns(u64 secs, u32 nsecs)
 {
 	return min_t(u64, secs, EFUSE_EXTENDED_SECS) * NSEC_PER_SEC +
 	       min_t(u32, nsecs, NSEC_PER_SEC - 1);
+}
+
+/* Attributes are shown, but not learned. First, so that those being learned now do not stay. */
+static void efuse_learn_no_attrs(const struct efuse_learn_context *ctx, u64 nodeid,
+				 const struct fuse_attr *attr)
+{
+	if (efuse_order_same(ctx->req, nodeid, attr))
+		return;
+	efuse_order_pass(ctx->req, nodeid);
+	if (ctx->item)
+		ctx->item->key.nodeid = nodeid;
+	efuse_learn_remove(ctx, EFUSE_MAP_ATTRS, efuse_bucket_inode(nodeid, EFUSE_KIND_ATTR));
 }
 
 static void efuse_learn_attrs(struct efuse_learn_context *ctx, u64 nodeid,
@@ -133,19 +147,14 @@ static void efuse_learn_attrs(struct efuse_learn_context *ctx, u64 nodeid,
 	struct efuse_attrs *value;
 	u64 turn = 0;
 
-	if (ctx->item)
-		ctx->item->key.nodeid = nodeid;
 	if (efuse_learn_stamp(ctx, buckets, nr, valid_ns))
 		turn = efuse_order_take(ctx->req, nodeid, attr);
 	if (!turn) {
-		if (!efuse_changes_known(ctx->req->ec, attr) &&
-		    !efuse_order_same(ctx->req, nodeid, attr)) {
-			/* First: attributes that are being learned now are removed, or not kept. */
-			efuse_order_pass(ctx->req, nodeid);
-			efuse_learn_remove(ctx, EFUSE_MAP_ATTRS, buckets[0]);
-		}
+		if (!efuse_changes_known(ctx->req->ec, attr))
+			efuse_learn_no_attrs(ctx, nodeid, attr);
 		return;
 	}
+	ctx->item->key.nodeid = nodeid;
 	value = &ctx->item->value.attrs;
 	memcpy(value->attr, attr, sizeof(*attr));
 	if (!efuse_learn_call(ctx, EFUSE_MAP_ATTRS, efuse_seed_nodeid(nodeid), sizeof(*value)) ||
@@ -157,14 +166,18 @@ static void efuse_learn_attrs(struct efuse_learn_context *ctx, u64 nodeid,
 static void efuse_learn_statx(struct efuse_learn_context *ctx)
 {
 	const struct fuse_statx_out *out = efuse_out_statx(ctx->req->args);
+	u64 nodeid = ctx->req->args->nodeid;
 	struct fuse_attr attr;
 
-	if (ctx->req->error || !out ||
-	    (out->stat.mask & STATX_BASIC_STATS) != STATX_BASIC_STATS)
+	if (ctx->req->error || !out)
 		return;
 	attr = efuse_statx_attr(&out->stat);
-	efuse_learn_attrs(ctx, ctx->req->args->nodeid, &attr,
-			  efuse_valid_ns(out->attr_valid, out->attr_valid_nsec));
+	if (!(~out->stat.mask & STATX_BASIC_STATS))
+		efuse_learn_attrs(ctx, nodeid, &attr,
+				  efuse_valid_ns(out->attr_valid, out->attr_valid_nsec));
+	else if (READ_ONCE(ctx->req->ec->consistency) != EFUSE_EXCLUSIVE ||
+		 efuse_shared_nodeid(ctx->req->fm, nodeid))
+		efuse_learn_no_attrs(ctx, nodeid, &attr);
 }
 
 /* "." and "..": not learned, since no directory has such entries, and ".." changes by a rename. */
@@ -218,7 +231,8 @@ static bool efuse_entry_good(const struct efuse_learn_context *ctx,
 {
 	return !invalid_nodeid(entry->nodeid) &&
 	       !fuse_invalid_attr((struct fuse_attr *)&entry->attr) &&
-	       !(ctx->req->fm->fc->auto_submounts && entry->attr.flags & FUSE_ATTR_SUBMOUNT);
+	       !(ctx->req->fm->fc->auto_submounts && S_ISDIR(entry->attr.mode) &&
+		 entry->attr.flags & FUSE_ATTR_SUBMOUNT);
 }
 
 static void efuse_learn_positive(struct efuse_learn_context *ctx, u64 parent, const char *name,
@@ -260,7 +274,6 @@ static void efuse_learn_lookup(struct efuse_learn_context *ctx)
 	if (!name)
 		return;
 	if (ctx->req->error || !entry)
-		/* Nor is the name shown from the map to a caller that was refused it. */
 		efuse_learn_no_entry(ctx, args->nodeid, name, len);
 	else if (!entry->nodeid)
 		efuse_learn_entry(ctx, args->nodeid, name, len, NULL,
@@ -394,8 +407,12 @@ static void efuse_learn_grant(struct efuse_learn_context *ctx)
 		efuse_bucket_inode(args->nodeid, EFUSE_KIND_IDENTITY),
 	};
 
-	if (ctx->req->error)
+	if (ctx->item)
+		efuse_grant_key(&ctx->item->key.grant, ctx->req);
+	if (ctx->req->error) {
+		efuse_learn_not(ctx, EFUSE_MAP_GRANTS, buckets[0]);
 		return;
+	}
 	if (open && (open->open_flags & FOPEN_PASSTHROUGH ||
 		     !READ_ONCE(ctx->req->ec->no_open) || !efuse_learn_handle(ctx, open->fh) ||
 		     efuse_arg_flags(args) & O_TRUNC))
@@ -406,7 +423,6 @@ static void efuse_learn_grant(struct efuse_learn_context *ctx)
 	value = &ctx->item->value.grant;
 	value->open_flags = open ? open->open_flags : 0;
 	value->pad = 0;
-	efuse_grant_key(&ctx->item->key.grant, ctx->req);
 	efuse_learn_call(ctx, EFUSE_MAP_GRANTS, efuse_seed_grant(&ctx->item->key.grant),
 			 sizeof(*value));
 }
@@ -498,16 +514,26 @@ static bool efuse_learns(u32 opcode)
 }
 
 /**
- * efuse_learn_begin - a program set is being attached, or takes the place of another
+ * efuse_learn_stop - a program set is about to be attached, or to take the place of another
  * @ec: connection
  *
- * Replies of requests that are in flight are not learned: newer values may have been shown before,
- * and have not been noted.
- *
- * Context: before the set can be seen
+ * Nothing is learned until efuse_learn_start().
  */
-void efuse_learn_begin(struct efuse_conn *ec)
+void efuse_learn_stop(struct efuse_conn *ec)
 {
+	WRITE_ONCE(ec->learn_since, U64_MAX);
+}
+
+/**
+ * efuse_learn_start - the program set can be seen: learn from the replies of later requests
+ * @ec: connection
+ *
+ * Replies of earlier requests are not learned: newer values may have been shown before, and have
+ * not been noted.
+ */
+void efuse_learn_start(struct efuse_conn *ec)
+{
+	/* A full barrier: requests with the new number are issued after the set can be seen. */
 	WRITE_ONCE(ec->learn_since, atomic64_inc_return(&ec->fc->attr_version));
 }
 
@@ -534,6 +560,8 @@ void efuse_learn(struct efuse_req *req, struct efuse_ops *ops, const struct efus
 		return;
 	if (learns)
 		ctx.item = kmalloc(sizeof(*ctx.item), GFP_NOWAIT | __GFP_NOWARN);
+	smp_rmb(); /* Pairs with efuse_learn_start(): not older than @ops. */
+	ctx.since = READ_ONCE(req->ec->learn_since);
 	ctx.now = ktime_get_ns();
 	efuse_learn_all(&ctx);
 	kfree(ctx.item);

@@ -4,14 +4,19 @@
  *
  * FUSE numbers the changes of its attributes (fuse_conn.attr_version), and drops attributes if it
  * has changed those of the inode since their request was issued: the daemon may have sent them
- * before the ones that FUSE has. The same rule holds for what is learned. An inode remembers the
- * number of its last learning, and a hash of the attributes. But attributes are also learned for
- * inodes that are not in memory yet, or are being evicted. So each connection has a table of these
- * numbers, by the hash of the nodeid. Nodeids that share an entry cost a learning now and then, if
- * their requests cross.
+ * before the ones that FUSE has. The same rule holds for what is learned, and a caller that sees
+ * attributes which are neither learned nor taken counts, too. An inode remembers the number of its
+ * last learning (efuse_learned; 0: nothing that is learned is valid), the number of the last
+ * attributes that FUSE did not take (efuse_shown), and a hash of those that came last
+ * (efuse_shown_hash). But attributes are also learned for inodes that are not in memory yet, or are
+ * being evicted. So each connection has a table of these numbers, by the hash of the nodeid.
+ * Nodeids that share an entry cost a learning now and then, if their requests cross.
+ *
+ * FUSE goes on to take attributes by its own rule, so that size and times of a file that changes
+ * all the time make progress. But it does not keep those that are older than the ones shown.
  *
  * No locks but fuse_inode.lock: entries are atomic words. The table is allocated in chunks, by the
- * first learning in a chunk.
+ * first number in a chunk.
  */
 #include "cache_i.h"
 
@@ -60,8 +65,8 @@ static u64 efuse_order_note(const struct efuse_req *req, atomic64_t *entry, u64 
  * @nodeid: the inode
  * @attr: the attributes
  *
- * Not if other ones have been learned, or taken by FUSE, since the request was issued. Where all
- * changes are known, the epochs tell which are true, and the turn is always granted.
+ * Not if other ones have been learned, taken by FUSE, or shown, since the request was issued. Where
+ * all changes are known, the epochs tell which are true, and the turn is always granted.
  *
  * Context: under rcu_read_lock()
  * Return: number of the turn for efuse_order_kept(), or 0 if the attributes must not be learned.
@@ -81,11 +86,11 @@ u64 efuse_order_take(const struct efuse_req *req, u64 nodeid, const struct fuse_
 		return efuse_order_note(req, entry, limit);
 	fi = get_fuse_inode(inode);
 	spin_lock(&fi->lock);
-	if (max(fi->attr_version, fi->efuse_learned) <= limit)
+	if (max3(fi->attr_version, fi->efuse_learned, fi->efuse_shown) <= limit)
 		number = efuse_order_note(req, entry, limit);
 	if (number) {
 		WRITE_ONCE(fi->efuse_learned, number);
-		fi->efuse_learned_hash = efuse_attr_hash(req->ec, attr);
+		fi->efuse_shown_hash = efuse_attr_hash(req->ec, attr);
 	}
 	spin_unlock(&fi->lock);
 	return number;
@@ -131,7 +136,7 @@ bool efuse_order_kept(const struct efuse_req *req, u64 nodeid, const struct fuse
 }
 
 /**
- * efuse_order_same - are the attributes in a reply those that were learned last?
+ * efuse_order_same - are the attributes in a reply those that came last?
  * @req: the request
  * @nodeid: the inode; if it is not in memory, the answer is no
  * @attr: the attributes
@@ -149,16 +154,16 @@ bool efuse_order_same(const struct efuse_req *req, u64 nodeid, const struct fuse
 		return false;
 	fi = get_fuse_inode(inode);
 	spin_lock(&fi->lock);
-	same = fi->efuse_learned && fi->efuse_learned_hash == hash;
+	same = fi->efuse_shown_hash == hash;
 	spin_unlock(&fi->lock);
 	return same;
 }
 
 /**
- * efuse_order_others - may other attributes of an inode be shown than those in a reply?
+ * efuse_order_others - may learned attributes of an inode be shown that are not those in a reply?
  * @req: the request; learning from its reply is done
  * @nodeid: the inode; if the answer is yes, it counts from now on as one without learned attributes
- * @attr: the attributes in the reply
+ * @attr: the attributes in the reply, which are the last ones from now on
  *
  * Not if the same ones were learned last, and not where all changes are known and were known then.
  * If the inode is not in memory, the program has removed the others: see learn.c.
@@ -178,15 +183,20 @@ bool efuse_order_others(const struct efuse_req *req, u64 nodeid, const struct fu
 	if (efuse_changes_known(req->ec, attr) &&
 	    (S_ISDIR(attr->mode) || READ_ONCE(fi->efuse_names) == EFUSE_NAMES_ONE))
 		return false;
-	if (!READ_ONCE(fi->efuse_learned))
-		return false;
 	hash = efuse_attr_hash(req->ec, attr);
 	spin_lock(&fi->lock);
-	others = fi->efuse_learned && fi->efuse_learned_hash != hash;
+	others = fi->efuse_learned && fi->efuse_shown_hash != hash;
 	if (others)
 		WRITE_ONCE(fi->efuse_learned, 0);
+	fi->efuse_shown_hash = hash;
 	spin_unlock(&fi->lock);
 	return others;
+}
+
+/* Is a time of an inode the one in attributes? FUSE limits the nanoseconds that it takes. */
+static bool efuse_time_is(struct timespec64 time, u64 sec, u32 nsec)
+{
+	return time.tv_sec == (time64_t)sec && time.tv_nsec == min_t(u32, nsec, NSEC_PER_SEC - 1);
 }
 
 /*
@@ -198,13 +208,8 @@ static void efuse_attrs_outdate(struct inode *inode, const struct fuse_attr *att
 {
 	struct fuse_inode *fi = get_fuse_inode(inode);
 	struct fuse_conn *fc = get_fuse_conn(inode);
-	const struct timespec64 mtime = { attr->mtime, attr->mtimensec };
-	const struct timespec64 ctime = { attr->ctime, attr->ctimensec };
-	const struct timespec64 atime = { attr->atime, attr->atimensec };
-	const struct timespec64 old_mtime = inode_get_mtime(inode);
-	const struct timespec64 old_ctime = inode_get_ctime(inode);
-	const struct timespec64 old_atime = inode_get_atime(inode);
-	u32 same = 0;
+	/* An inode keeps its type and number. With write-back FUSE decides some attributes. */
+	u32 same = STATX_TYPE | STATX_INO | fuse_get_cache_mask(inode);
 
 	if (attr->size == i_size_read(inode))
 		same |= STATX_SIZE;
@@ -218,16 +223,15 @@ static void efuse_attrs_outdate(struct inode *inode, const struct fuse_attr *att
 		same |= STATX_UID;
 	if (gid_eq(make_kgid(fc->user_ns, attr->gid), inode->i_gid))
 		same |= STATX_GID;
-	if (timespec64_equal(&mtime, &old_mtime))
+	if (efuse_time_is(inode_get_mtime(inode), attr->mtime, attr->mtimensec))
 		same |= STATX_MTIME;
-	if (timespec64_equal(&ctime, &old_ctime))
+	if (efuse_time_is(inode_get_ctime(inode), attr->ctime, attr->ctimensec))
 		same |= STATX_CTIME;
-	if (timespec64_equal(&atime, &old_atime))
+	if (efuse_time_is(inode_get_atime(inode), attr->atime, attr->atimensec))
 		same |= STATX_ATIME;
-	/* An inode keeps its type and number. */
-	if (!(mask & STATX_BASIC_STATS & ~(same | STATX_TYPE | STATX_INO)))
+	if (!(mask & STATX_BASIC_STATS & ~same))
 		return;
-	fi->attr_version = atomic64_inc_return(&fc->attr_version);
+	fi->efuse_shown = atomic64_inc_return(&fc->attr_version);
 	fuse_invalidate_attr(inode);
 }
 
@@ -267,4 +271,21 @@ void efuse_attrs_dropped(struct inode *inode, const struct fuse_attr *attr)
 {
 	if (efuse_conn_get(get_fuse_conn(inode)))
 		efuse_attrs_outdate(inode, attr, STATX_BASIC_STATS);
+}
+
+/**
+ * efuse_attrs_older - may attributes that FUSE is about to take be older than those it has dropped?
+ * @inode: the inode
+ * @attr: the attributes; if so, the size in them is not the daemon's last one
+ * @attr_version: number of FUSE's last change of attributes when their request was issued, or 0
+ *
+ * Context: under the lock of struct fuse_inode
+ * Return: true: FUSE must not show them without asking again
+ */
+bool efuse_attrs_older(struct inode *inode, struct fuse_attr *attr, u64 attr_version)
+{
+	if (!attr_version || get_fuse_inode(inode)->efuse_shown <= attr_version)
+		return false;
+	attr->flags &= ~EFUSE_ATTR_MARKED;
+	return true;
 }

@@ -185,7 +185,8 @@ struct efuse_buckets {
  * @exit_kind: enum efuse_exit_kind of the last detach; under efuse_conn_mutex
  * @exit_code: exit code of the last detach; under efuse_conn_mutex
  * @order: by the hash of a nodeid, when its attributes were learned last; see order.c
- * @learn_since: value of fuse_conn.attr_version when a program set was attached or replaced last
+ * @learn_since: value of fuse_conn.attr_version when a program set was attached or replaced last;
+ *		 U64_MAX meanwhile
  * @learned_maps: maps into which a reply was learned, a bit for each map; bits are never cleared
  * @consistency: enum efuse_consistency
  * @stable_nodeids: declared: a nodeid stands for the same inode for ever
