@@ -442,13 +442,16 @@ def test_listing_is_not_learned_over_a_later_statx_without_all_attributes(mountp
     declare = ("stable_nodeids", "lazy_atime")
     with mounted(mountpoint, statx=True, declare=declare, **_TIMEOUTS) as m:
         m.model.create("f", b"old bytes")
-        fd = os.open(m / "f", os.O_RDONLY)
+        fd = os.open(m / "f", os.O_PATH)
         m.model.put("f", b"older")
         assert birth_stat(fd).st_size == 5
+        os.close(fd)
         m.hold("readdirplus", "after")
         with running(os.listdir, m.path) as listing:
             m.wait_held()
             m.model.put("f", b"new")
+            # The process that lists must not keep the inode.
+            fd = os.open(m / "f", os.O_PATH)
             assert birth_stat(fd).st_size == 3
             os.close(fd)
             _evict(m)

@@ -124,8 +124,8 @@ static u64 efuse_valid_ns(u64 secs, u32 nsecs)
 }
 
 /* Attributes are shown, but not learned. First, so that those being learned now do not stay. */
-static void efuse_learn_no_attrs(const struct efuse_learn_context *ctx, u64 nodeid,
-				 const struct fuse_attr *attr)
+static void efuse_learn_attrs_shown(const struct efuse_learn_context *ctx, u64 nodeid,
+				    const struct fuse_attr *attr)
 {
 	if (efuse_order_same(ctx->req, nodeid, attr))
 		return;
@@ -151,7 +151,7 @@ static void efuse_learn_attrs(struct efuse_learn_context *ctx, u64 nodeid,
 		turn = efuse_order_take(ctx->req, nodeid, attr);
 	if (!turn) {
 		if (!efuse_changes_known(ctx->req->ec, attr))
-			efuse_learn_no_attrs(ctx, nodeid, attr);
+			efuse_learn_attrs_shown(ctx, nodeid, attr);
 		return;
 	}
 	ctx->item->key.nodeid = nodeid;
@@ -177,7 +177,7 @@ static void efuse_learn_statx(struct efuse_learn_context *ctx)
 				  efuse_valid_ns(out->attr_valid, out->attr_valid_nsec));
 	else if (READ_ONCE(ctx->req->ec->consistency) != EFUSE_EXCLUSIVE ||
 		 efuse_shared_nodeid(ctx->req->fm, nodeid))
-		efuse_learn_no_attrs(ctx, nodeid, &attr);
+		efuse_learn_attrs_shown(ctx, nodeid, &attr);
 }
 
 /* "." and "..": not learned, since no directory has such entries, and ".." changes by a rename. */
@@ -187,8 +187,8 @@ static bool efuse_name_is_dots(const char *name, u32 len)
 }
 
 /* An answer about a name is shown, but not learned. */
-static void efuse_learn_no_entry(const struct efuse_learn_context *ctx, u64 parent,
-				 const char *name, u32 len)
+static void efuse_learn_entry_shown(const struct efuse_learn_context *ctx, u64 parent,
+				    const char *name, u32 len)
 {
 	if (len >= EFUSE_NAME_LEN || efuse_name_is_dots(name, len))
 		return;
@@ -222,7 +222,7 @@ static void efuse_learn_entry(struct efuse_learn_context *ctx, u64 parent, const
 					   efuse_seed_entry(parent, name, len), sizeof(*value));
 	}
 	if (!learned)
-		efuse_learn_no_entry(ctx, parent, name, len);
+		efuse_learn_entry_shown(ctx, parent, name, len);
 }
 
 /* Is the entry valid, and of this mount? The root of a submount gets a new inode each time. */
@@ -239,7 +239,7 @@ static void efuse_learn_positive(struct efuse_learn_context *ctx, u64 parent, co
 				 u32 len, const struct fuse_entry_out *entry)
 {
 	if (!efuse_entry_good(ctx, entry)) {
-		efuse_learn_no_entry(ctx, parent, name, len);
+		efuse_learn_entry_shown(ctx, parent, name, len);
 		return;
 	}
 	efuse_learn_entry(ctx, parent, name, len, entry,
@@ -274,7 +274,7 @@ static void efuse_learn_lookup(struct efuse_learn_context *ctx)
 	if (!name)
 		return;
 	if (ctx->req->error || !entry)
-		efuse_learn_no_entry(ctx, args->nodeid, name, len);
+		efuse_learn_entry_shown(ctx, args->nodeid, name, len);
 	else if (!entry->nodeid)
 		efuse_learn_entry(ctx, args->nodeid, name, len, NULL,
 				  efuse_valid_ns(entry->entry_valid, entry->entry_valid_nsec));
