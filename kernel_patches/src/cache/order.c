@@ -274,7 +274,7 @@ void efuse_attrs_dropped(struct inode *inode, const struct fuse_attr *attr)
 }
 
 /**
- * efuse_attrs_older - may attributes that FUSE is about to take be older than those it has dropped?
+ * efuse_attrs_old - may attributes that FUSE is about to take be older than those it has dropped?
  * @inode: the inode
  * @attr: the attributes; if so, the size in them is not the daemon's last one
  * @attr_version: number of FUSE's last change of attributes when their request was issued, or 0
@@ -282,7 +282,7 @@ void efuse_attrs_dropped(struct inode *inode, const struct fuse_attr *attr)
  * Context: under the lock of struct fuse_inode
  * Return: true: FUSE must not show them without asking again
  */
-bool efuse_attrs_older(struct inode *inode, struct fuse_attr *attr, u64 attr_version)
+bool efuse_attrs_old(struct inode *inode, struct fuse_attr *attr, u64 attr_version)
 {
 	if (!attr_version || get_fuse_inode(inode)->efuse_shown <= attr_version)
 		return false;
