@@ -22,7 +22,6 @@ from tests.guest.support.daemons import (
     Mount,
     as_user,
     birth_stat,
-    eventually,
     force_stat,
     mounted,
     running,
@@ -44,12 +43,6 @@ _DATA = fill("d", 10 * BLOCK)
 _LEFT = _DATA[: 2 * BLOCK]
 _STATX_BLOCKS = 0x400
 _FUSE_ATTR_SUBMOUNT = 1
-
-
-def _evict(m: Mount) -> None:
-    before = m.call("counts")
-    m.drop()
-    eventually(lambda: m.call("counts") != before, "the inode was not forgotten")
 
 
 def test_lookup_after_statx_shows_nothing_older(mountpoint: Path) -> None:
@@ -98,7 +91,7 @@ def test_listing_is_not_learned_over_a_later_lookup_of_an_evicted_inode(mountpoi
             m.wait_held()
             m.model.put("f", b"new")
             assert os.stat(m / "f").st_size == 3
-            _evict(m)
+            m.evict()
             m.release()
             assert "f" in listing.result()
         assert os.stat(m / "f").st_size == 3
@@ -114,7 +107,7 @@ def test_reply_without_a_timeout_ends_what_was_learned_of_an_evicted_inode(
     with mounted(mountpoint, consistency=mode, declare=("stable_nodeids",), **timeouts) as m:
         m.model.create("f", b"old bytes")
         assert os.stat(m / "f").st_size == 9
-        _evict(m)
+        m.evict()
         m.model.put("f", b"new")
         m.call("answer_with", attr_timeout=0.0)
         if how == "readdirplus":
@@ -131,13 +124,13 @@ def test_lookup_of_an_evicted_inode_is_learned_while_another_is_evicted(
         m.model.hard_link("f", "g")
         m.model.create("other", b"")
         assert os.stat(m / "f").st_size == 9
-        _evict(m)
+        m.evict()
         os.stat(m / "other")
         m.model.put("f", b"new")
         m.hold("lookup", "after", b"g")
         with running(os.stat, m / "g") as call:
             m.wait_held()
-            _evict(m)
+            m.evict()
             m.release()
             assert call.result().st_size == 3
         hits = m.count("lookup", "hits")
@@ -162,7 +155,7 @@ def test_write_behind_the_end_that_a_lookup_has_told_reaches_the_daemon(
         m.model.create("f", _DATA)
         m.model.create("other", b"")
         assert os.stat(m / "f").st_size == len(_DATA)
-        _evict(m)
+        m.evict()
         os.stat(m / "other")
         m.model.put("f", _LEFT)
         if how == "no timeout":
@@ -172,7 +165,7 @@ def test_write_behind_the_end_that_a_lookup_has_told_reaches_the_daemon(
             call = pool.submit(os.open, m / "f", os.O_RDWR)
             m.wait_held()
             if how == "eviction":
-                _evict(m)
+                m.evict()
             m.release()
             fd = call.result()
         m.call("map_extent", "f", path, os.O_RDWR, offset=0, length=len(_DATA), write=True)
@@ -428,7 +421,7 @@ def test_attributes_with_the_flag_of_a_submount_end_those_that_were_learned(
     with mounted(mountpoint, declare=declare, attach=attach, **_ONLY_ATTRIBUTES) as m:
         m.model.create("f", b"old bytes")
         assert os.stat(m / "f").st_size == 9
-        _evict(m)
+        m.evict()
         m.model.put("f", b"new")
         fd = os.open(m / "f", os.O_RDONLY)
         assert os.fstat(fd).st_size == 3
@@ -454,7 +447,7 @@ def test_listing_is_not_learned_over_a_later_statx_without_all_attributes(mountp
             fd = os.open(m / "f", os.O_PATH)
             assert birth_stat(fd).st_size == 3
             os.close(fd)
-            _evict(m)
+            m.evict()
             m.release()
             assert listing.result() == ["f"]
         assert os.stat(m / "f").st_size == 3

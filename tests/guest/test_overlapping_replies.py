@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.guest.support.backing_files import backing
-from tests.guest.support.daemons import Mount, birth_stat, eventually, fails, mounted, running
+from tests.guest.support.daemons import Mount, birth_stat, fails, mounted, running
 from tests.guest.support.file_data import BLOCK, fill
 from tests.guest.support.wire import FOPEN_NOFLUSH
 
@@ -32,12 +32,6 @@ _LEFT = _DATA[: 2 * BLOCK]
 _GETFLAGS = 0x80086601  # FS_IOC_GETFLAGS
 
 attach_or_not = pytest.mark.parametrize("attach", [True, False], ids=["eFuse", "plain"])
-
-
-def _evict(m: Mount) -> None:
-    before = m.call("counts")
-    m.drop()
-    eventually(lambda: m.call("counts") != before, "the inode was not forgotten")
 
 
 @contextmanager
@@ -147,7 +141,7 @@ def test_listing_is_not_learned_after_a_lookup_that_another_file_kept_from_being
                 assert os.stat(m / "f").st_size == 3
                 m.release("ioctl")
                 call.result()
-            _evict(m)
+            m.evict()
             m.release()
             assert "f" in listing.result()
         assert os.stat(m / "f").st_size == 3
@@ -161,7 +155,7 @@ def _listing_crosses_the_first_attach(m: Mount, left: bytes) -> None:
         m.wait_held()
         m.model.put("f", left)
         assert os.stat(m / "f").st_size == len(left)
-        _evict(m)
+        m.evict()
         m.attach()
         m.release()
         assert "f" in listing.result()
@@ -174,7 +168,7 @@ def test_listing_of_before_the_first_attach_is_not_learned(mountpoint: Path) -> 
         assert os.stat(m / "f").st_size == 3
         # What comes later is learned.
         os.listdir(m.path)
-        _evict(m)
+        m.evict()
         hits = m.count("lookup", "hits")
         assert os.stat(m / "f").st_size == 3
         assert m.count("lookup", "hits") == hits + 1

@@ -366,6 +366,12 @@ class Mount:
         """Drop all unused dentries of the mount."""
         lookup_again(self.path)
 
+    def evict(self) -> None:
+        """Drop all unused dentries, and wait until the daemon is told to forget an inode."""
+        before = self.call("counts")
+        self.drop()
+        eventually(lambda: self.call("counts") != before, "an inode to be forgotten")
+
     def attach(self, **options: Any) -> bpf.Attachment:
         """Attach the built-in handlers."""
         self.attachment = bpf.attach(self.connection.id, **options)
