@@ -170,13 +170,12 @@ static int efuse_ops_reg(void *kdata, struct bpf_link *link)
 
 	mutex_lock(&efuse_conn_mutex);
 	ec = efuse_conn_find(ops->connection);
-	if (!ec) {
+	if (!ec)
 		err = -ENOENT;
-	} else if (rcu_access_pointer(ec->ops)) {
+	else if (rcu_access_pointer(ec->ops))
 		err = -EBUSY;
-	} else {
+	else
 		efuse_ops_set(ec, ops);
-	}
 	mutex_unlock(&efuse_conn_mutex);
 	return err;
 }
