@@ -90,7 +90,7 @@ def on_device(profile: str, size_mib: int) -> Iterator[tuple[Device, Path]]:
     try:
         command("mkfs.ext4", "-q", "-b", str(BLOCK), "-I", "256", device.path)
         with tempfile.TemporaryDirectory(prefix="efuse-csd-") as name:
-            # Workloads count the bytes that the device reads: ext4 reads none by itself.
+            # Workloads count what the device reads, so ext4 must not read by itself.
             command("mount", "-o", "noatime,no_prefetch_block_bitmaps", device.path, name)
             try:
                 yield device, Path(name)

@@ -10,9 +10,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +32,8 @@ _GETFLAGS = 0x80086601  # FS_IOC_GETFLAGS
 attach_or_not = pytest.mark.parametrize("attach", [True, False], ids=["eFuse", "plain"])
 
 
-@contextmanager
-def _older_getattr_is_answered_last(m: Mount, fd: int, between: str, left: bytes) -> Iterator[None]:
-    """The STATX whose reply FUSE drops has shown *left*, and the GETATTR comes after it.
+def _answer_older_getattr_last(m: Mount, fd: int, between: str, left: bytes) -> None:
+    """Let a STATX whose reply FUSE drops show *left*, and an older GETATTR be answered after it.
 
     :param between: how the LOOKUP that makes FUSE drop the STATX comes: ``learned`` or ``untimed``.
     """
@@ -58,7 +55,14 @@ def _older_getattr_is_answered_last(m: Mount, fd: int, between: str, left: bytes
         assert first.result().st_size == len(left)
         m.release()
         second.result()
-    yield
+
+
+def _write_reaches_the_daemon(m: Mount, fd: int) -> None:
+    """Write behind the end that was shown last, which the daemon must notice; close the file."""
+    assert os.pwrite(fd, b"w" * 100, 5 * BLOCK) == 100
+    os.fsync(fd)
+    assert bytes(m.call("inode", "f").data[5 * BLOCK :]) == b"w" * 100
+    os.close(fd)
 
 
 @attach_or_not
@@ -70,8 +74,8 @@ def test_fstat_after_a_dropped_statx_shows_nothing_older(
         m.model.create("f", b"old bytes")
         m.model.hard_link("f", "g")
         fd = os.open(m / "f", os.O_RDONLY)
-        with _older_getattr_is_answered_last(m, fd, between, b"new"):
-            assert os.fstat(fd).st_size == 3
+        _answer_older_getattr_last(m, fd, between, b"new")
+        assert os.fstat(fd).st_size == 3
         os.close(fd)
 
 
@@ -88,11 +92,8 @@ def test_write_behind_the_end_that_a_dropped_statx_has_shown_reaches_the_daemon(
         m.model.hard_link("f", "g")
         fd = os.open(m / "f", os.O_RDWR)
         m.call("map_extent", "f", path, os.O_RDWR, offset=0, length=len(_DATA), write=True)
-        with _older_getattr_is_answered_last(m, fd, between, _LEFT):
-            assert os.pwrite(fd, b"w" * 100, 5 * BLOCK) == 100
-        os.fsync(fd)
-        assert bytes(m.call("inode", "f").data[5 * BLOCK :]) == b"w" * 100
-        os.close(fd)
+        _answer_older_getattr_last(m, fd, between, _LEFT)
+        _write_reaches_the_daemon(m, fd)
 
 
 @attach_or_not
@@ -183,10 +184,7 @@ def test_write_after_a_listing_of_before_the_first_attach_reaches_the_daemon(
         _listing_crosses_the_first_attach(m, _LEFT)
         fd = os.open(m / "f", os.O_RDWR)
         m.call("map_extent", "f", path, os.O_RDWR, offset=0, length=len(_DATA), write=True)
-        assert os.pwrite(fd, b"w" * 100, 5 * BLOCK) == 100
-        os.fsync(fd)
-        assert bytes(m.call("inode", "f").data[5 * BLOCK :]) == b"w" * 100
-        os.close(fd)
+        _write_reaches_the_daemon(m, fd)
 
 
 @attach_or_not
