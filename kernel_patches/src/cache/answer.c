@@ -42,7 +42,7 @@ static void efuse_remaining(u64 expires_ns, u64 now, u64 *secs, u32 *nsecs)
 static bool efuse_expired(const struct efuse_req *req, const struct efuse_stamp *stamp, u64 now)
 {
 	return stamp->expires_ns <= now &&
-	       (!efuse_exclusive(req) || efuse_shared_nodeid(req->fm, req->args->nodeid));
+	       !efuse_changes_known_nodeid(req, req->args->nodeid);
 }
 
 /*
@@ -88,8 +88,7 @@ static enum efuse_counter efuse_attrs_refused(const struct efuse_req *req, u64 n
 		return EFUSE_STALE;
 	if (READ_ONCE(req->ec->consistency) == EFUSE_STRICT)
 		return EFUSE_DECLINED;
-	if (attrs->stamp.expires_ns <= now &&
-	    (!efuse_exclusive(req) || efuse_shared(req->ec, attr)))
+	if (attrs->stamp.expires_ns <= now && !efuse_changes_known(req->ec, attr))
 		return EFUSE_EXPIRED;
 	if (!efuse_attrs_valid(req, nodeid, &attrs->stamp))
 		return EFUSE_STALE;
@@ -130,7 +129,7 @@ static void efuse_attrs_time(const struct efuse_req *req, u64 nodeid,
 {
 	const struct fuse_attr *attr = (const struct fuse_attr *)attrs->attr;
 
-	if (efuse_exclusive(req) && !efuse_shared(req->ec, attr))
+	if (efuse_changes_known(req->ec, attr))
 		efuse_time_extend(efuse_bucket_inode(nodeid, EFUSE_KIND_ATTR), attrs->stamp.epoch,
 				  secs, nsecs);
 	else
@@ -248,7 +247,7 @@ static enum efuse_counter efuse_getattr_refused(struct efuse_req *req, u32 mode)
 	fi = get_fuse_inode(inode);
 	if (inode_wrong_type(inode, mode))
 		reason = EFUSE_DECLINED;
-	else if ((!efuse_exclusive(req) || efuse_shared_inode(req->ec, inode)) &&
+	else if (!efuse_changes_known_inode(req->ec, inode) &&
 		 !(READ_ONCE(fi->inval_mask) & STATX_BASIC_STATS) && !efuse_attr_ended(inode))
 		reason = EFUSE_DECLINED;
 out:

@@ -54,8 +54,7 @@ static enum efuse_counter efuse_block_refused(const struct efuse_req *req,
 	if (tag->nodeid != req->args->nodeid || tag->block != at->number ||
 	    tag->len > EFUSE_BLOCK_SIZE)
 		return EFUSE_MISS;
-	if (tag->expires_ns <= at->now && (READ_ONCE(req->ec->consistency) != EFUSE_EXCLUSIVE ||
-					   efuse_shared_nodeid(req->fm, tag->nodeid)))
+	if (tag->expires_ns <= at->now && !efuse_changes_known_nodeid(req, tag->nodeid))
 		return EFUSE_EXPIRED;
 	if (!efuse_epoch_block_valid(req->ec, tag->nodeid, tag->block,
 				     tag->len < EFUSE_BLOCK_SIZE, tag->epoch))

@@ -317,7 +317,8 @@ void efuse_linked(struct fuse_mount *fm, u64 nodeid);
 bool efuse_shared(const struct efuse_conn *ec, const struct fuse_attr *attr);
 bool efuse_changes_known(const struct efuse_conn *ec, const struct fuse_attr *attr);
 bool efuse_shared_inode(const struct efuse_conn *ec, const struct inode *inode);
-bool efuse_shared_nodeid(struct fuse_mount *fm, u64 nodeid);
+bool efuse_changes_known_inode(const struct efuse_conn *ec, const struct inode *inode);
+bool efuse_changes_known_nodeid(const struct efuse_req *req, u64 nodeid);
 
 /* kept.c */
 /* Flag of an extended timeout: the word is not a time, but a bucket and an epoch. See kept.c. */

@@ -431,7 +431,7 @@ bool efuse_force_sync(struct inode *inode)
 {
 	struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
 
-	if (ec && (READ_ONCE(ec->consistency) != EFUSE_EXCLUSIVE || efuse_shared_inode(ec, inode)))
+	if (ec && !efuse_changes_known_inode(ec, inode))
 		efuse_epoch_bump(ec, efuse_bucket_inode(get_node_id(inode), EFUSE_KIND_ATTR));
 	return true;
 }

@@ -57,6 +57,13 @@ static bool efuse_learn_stamp(struct efuse_learn_context *ctx, const u16 *bucket
 	return true;
 }
 
+/* Something is about to be learned into a map. The bits are read often and written once. */
+static void efuse_learn_into(struct efuse_conn *ec, u32 map)
+{
+	if (!test_bit(map, &ec->learned_maps))
+		set_bit(map, &ec->learned_maps);
+}
+
 /*
  * Compute the check and call learn(). @size: bytes of the value that the check covers. Returns
  * whether the program has stored the value.
@@ -66,9 +73,7 @@ static bool efuse_learn_call(struct efuse_learn_context *ctx, u32 map, u32 seed,
 	struct efuse_conn *ec = ctx->req->ec;
 	bool stored;
 
-	if (!test_bit(map, &ec->learned_maps))
-		set_bit(map, &ec->learned_maps);
-
+	efuse_learn_into(ec, map);
 	ctx->item->map = map;
 	ctx->item->value.stamp.check = efuse_check(seed, &ctx->item->value, size);
 	ctx->req->learn_item = ctx->item;
@@ -111,8 +116,8 @@ static void efuse_learn_not(const struct efuse_learn_context *ctx, u32 map, u16 
 {
 	const struct efuse_req *req = ctx->req;
 
-	if (READ_ONCE(req->ec->consistency) != EFUSE_EXCLUSIVE ||
-	    (map != EFUSE_MAP_ENTRIES && efuse_shared_nodeid(req->fm, req->args->nodeid)))
+	if (map == EFUSE_MAP_ENTRIES ? READ_ONCE(req->ec->consistency) != EFUSE_EXCLUSIVE :
+				       !efuse_changes_known_nodeid(req, req->args->nodeid))
 		efuse_learn_remove(ctx, map, bucket);
 }
 
@@ -147,8 +152,11 @@ static void efuse_learn_attrs(struct efuse_learn_context *ctx, u64 nodeid,
 	struct efuse_attrs *value;
 	u64 turn = 0;
 
-	if (efuse_learn_stamp(ctx, buckets, nr, valid_ns))
+	if (efuse_learn_stamp(ctx, buckets, nr, valid_ns)) {
+		/* First: efuse_order_others() must see that there may be others. */
+		efuse_learn_into(ctx->req->ec, EFUSE_MAP_ATTRS);
 		turn = efuse_order_take(ctx->req, nodeid, attr);
+	}
 	if (!turn) {
 		if (!efuse_changes_known(ctx->req->ec, attr))
 			efuse_learn_attrs_shown(ctx, nodeid, attr);
@@ -175,8 +183,7 @@ static void efuse_learn_statx(struct efuse_learn_context *ctx)
 	if (!(~out->stat.mask & STATX_BASIC_STATS))
 		efuse_learn_attrs(ctx, nodeid, &attr,
 				  efuse_valid_ns(out->attr_valid, out->attr_valid_nsec));
-	else if (READ_ONCE(ctx->req->ec->consistency) != EFUSE_EXCLUSIVE ||
-		 efuse_shared_nodeid(ctx->req->fm, nodeid))
+	else if (!efuse_changes_known_nodeid(ctx->req, nodeid))
 		efuse_learn_attrs_shown(ctx, nodeid, &attr);
 }
 
@@ -222,7 +229,7 @@ static void efuse_learn_entry(struct efuse_learn_context *ctx, u64 parent, const
 					   efuse_seed_entry(parent, name, len), sizeof(*value));
 	}
 	if (!learned)
-		efuse_learn_entry_shown(ctx, parent, name, len);
+		efuse_learn_not(ctx, EFUSE_MAP_ENTRIES, buckets[0]);
 }
 
 /* Is the entry valid, and of this mount? The root of a submount gets a new inode each time. */

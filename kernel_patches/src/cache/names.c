@@ -133,16 +133,23 @@ bool efuse_shared_inode(const struct efuse_conn *ec, const struct inode *inode)
 		READ_ONCE(fi->inval_mask) & STATX_NLINK);
 }
 
-/* efuse_shared_inode() of a nodeid. */
-bool efuse_shared_nodeid(struct fuse_mount *fm, u64 nodeid)
+/* efuse_changes_known() of an inode: see efuse_shared_inode(). */
+bool efuse_changes_known_inode(const struct efuse_conn *ec, const struct inode *inode)
 {
-	const struct efuse_conn *ec = efuse_conn_get(fm->fc);
-	struct inode *inode;
+	return READ_ONCE(ec->consistency) == EFUSE_EXCLUSIVE && !efuse_shared_inode(ec, inode);
+}
+
+/* efuse_changes_known() of a nodeid. If it is not in memory, only the mode decides. */
+bool efuse_changes_known_nodeid(const struct efuse_req *req, u64 nodeid)
+{
+	const struct inode *inode;
 	bool shared;
 
+	if (READ_ONCE(req->ec->consistency) != EFUSE_EXCLUSIVE)
+		return false;
 	rcu_read_lock();
-	inode = efuse_inode_rcu(fm, nodeid);
-	shared = inode && efuse_shared_inode(ec, inode);
+	inode = efuse_inode_rcu(req->fm, nodeid);
+	shared = inode && efuse_shared_inode(req->ec, inode);
 	rcu_read_unlock();
-	return shared;
+	return !shared;
 }

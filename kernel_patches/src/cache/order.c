@@ -165,7 +165,8 @@ bool efuse_order_same(const struct efuse_req *req, u64 nodeid, const struct fuse
  * @nodeid: the inode; if the answer is yes, it counts from now on as one without learned attributes
  * @attr: the attributes in the reply, which are the last ones from now on
  *
- * Not if the same ones were learned last, and not where all changes are known and were known then.
+ * Not if none have ever been learned, if the same ones were learned last, or where all changes are
+ * known and were known then.
  * If the inode is not in memory, the program has removed the others: see learn.c.
  *
  * Context: under rcu_read_lock()
@@ -177,7 +178,7 @@ bool efuse_order_others(const struct efuse_req *req, u64 nodeid, const struct fu
 	bool others;
 	u64 hash;
 
-	if (!inode)
+	if (!inode || !test_bit(EFUSE_MAP_ATTRS, &req->ec->learned_maps))
 		return false;
 	fi = get_fuse_inode(inode);
 	if (efuse_changes_known(req->ec, attr) &&
