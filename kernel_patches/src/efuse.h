@@ -250,6 +250,7 @@ void efuse_acl_asked(struct inode *inode, int type);
 void efuse_entry_listed(struct fuse_entry_out *entry);
 void efuse_size_came(struct inode *inode, struct fuse_attr *attr);
 void efuse_attrs_came(struct inode *inode, const struct fuse_attr *attr);
+u64 efuse_attrs_version(struct inode *inode, const struct fuse_attr *attr);
 bool efuse_attrs_old(struct inode *inode, struct fuse_attr *attr, u64 attr_version);
 void efuse_attrs_dropped(struct inode *inode, const struct fuse_attr *attr);
 

@@ -10,7 +10,6 @@ import ctypes
 import errno
 import fcntl
 import os
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -150,7 +149,7 @@ def test_xattr_that_crosses_an_ioctl_which_the_daemon_lacks_ends_the_one_that_wa
         with m.answered(what):
             assert get() == old
         m.hold("ioctl", "after")
-        with ThreadPoolExecutor(1) as pool:
+        with m.threads(1) as pool:
             call = pool.submit(fcntl.ioctl, fd, _GETFLAGS, bytearray(8))
             m.wait_held()
             m.model.set_xattr("f", b"user.x", b"newer")

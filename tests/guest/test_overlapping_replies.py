@@ -2,7 +2,7 @@
 """Test that no older attributes follow those that were shown, however three requests overlap.
 
 Another program has changed the file, so the kernel does not know of the change. ``attach=False``
-is plain FUSE with the same call-outs.
+is plain FUSE: the daemon never had a program set.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import pytest
 
 from tests.guest.support.backing_files import backing
 from tests.guest.support.daemons import Mount, birth_stat, fails, mounted, running
-from tests.guest.support.file_data import BLOCK, fill
+from tests.guest.support.file_data import BLOCK, fill, read_direct
 from tests.guest.support.wire import FOPEN_NOFLUSH
 
 _LONG = 600.0
@@ -38,7 +37,7 @@ def _answer_older_getattr_last(m: Mount, fd: int, between: str, left: bytes) -> 
     :param between: how the LOOKUP that makes FUSE drop the STATX comes: ``learned`` or ``untimed``.
     """
     m.hold("statx", "before")
-    with ThreadPoolExecutor(2) as pool:
+    with m.threads(2) as pool:
         first = pool.submit(birth_stat, fd)
         m.wait_held()
         if between == "untimed":
@@ -65,12 +64,9 @@ def _write_reaches_the_daemon(m: Mount, fd: int) -> None:
     os.close(fd)
 
 
-@attach_or_not
 @pytest.mark.parametrize("between", ["learned", "untimed"])
-def test_fstat_after_a_dropped_statx_shows_nothing_older(
-    mountpoint: Path, attach: bool, between: str
-) -> None:
-    with mounted(mountpoint, statx=True, attach=attach, **_LAZY) as m:
+def test_fstat_after_a_dropped_statx_shows_nothing_older(mountpoint: Path, between: str) -> None:
+    with mounted(mountpoint, statx=True, **_LAZY) as m:
         m.model.create("f", b"old bytes")
         m.model.hard_link("f", "g")
         fd = os.open(m / "f", os.O_RDONLY)
@@ -96,12 +92,9 @@ def test_write_behind_the_end_that_a_dropped_statx_has_shown_reaches_the_daemon(
         _write_reaches_the_daemon(m, fd)
 
 
-@attach_or_not
-def test_fstat_after_one_during_a_truncation_shows_nothing_older(
-    mountpoint: Path, attach: bool
-) -> None:
+def test_fstat_after_one_during_a_truncation_shows_nothing_older(mountpoint: Path) -> None:
     """FUSE drops what comes during the truncation, and its caller sees it."""
-    with mounted(mountpoint, attach=attach, **_LAZY) as m:
+    with mounted(mountpoint, **_LAZY) as m:
         m.model.create("f", b"old bytes")
         fd = os.open(m / "f", os.O_RDWR)
         m.call("inval_attributes", "f")
@@ -147,6 +140,23 @@ def test_listing_is_not_learned_after_a_lookup_that_another_file_kept_from_being
             assert "f" in listing.result()
         assert os.stat(m / "f").st_size == 3
         os.close(fd)
+
+
+def test_block_of_a_read_of_before_the_first_attach_is_not_kept(mountpoint: Path) -> None:
+    old, new = _DATA[:BLOCK], _DATA[BLOCK : 2 * BLOCK]
+    with mounted(mountpoint, attach=False, path="cache", **_LAZY) as m:
+        m.model.create("f", old)
+        m.hold("read", "after")
+        with running(read_direct, m / "f", BLOCK) as call:
+            m.wait_held()
+            m.model.put("f", new)
+            m.attach()
+            m.release()
+            assert call.result() == old
+        assert read_direct(m / "f", BLOCK) == new
+        # What comes later is learned.
+        with m.answered("read"):
+            assert read_direct(m / "f", BLOCK) == new
 
 
 def _listing_crosses_the_first_attach(m: Mount, left: bytes) -> None:
@@ -196,7 +206,7 @@ def test_read_sees_a_file_that_has_grown_although_statx_overlaps_all_along(
     with mounted(mountpoint, statx=True, attach=attach, **options) as m:
         m.model.create("f", b"old")
         fd = os.open(m / "f", os.O_RDONLY)
-        with ThreadPoolExecutor(2) as pool:
+        with m.threads(2) as pool:
             m.hold("getattr", "after")
             read = pool.submit(os.pread, fd, 100, 0)
             m.wait_held()
@@ -219,4 +229,54 @@ def test_read_sees_a_file_that_has_grown_although_statx_overlaps_all_along(
             assert read.result() == b"new bytes"
             m.release()
             assert statx.result().st_size == 9
+        os.close(fd)
+
+
+@attach_or_not
+@pytest.mark.parametrize("opcode", ["lookup", "getattr"])
+def test_sendfile_after_a_statx_that_the_same_attributes_have_crossed_goes_to_the_end(
+    mountpoint: Path, tmp_path: Path, attach: bool, opcode: str
+) -> None:
+    """sendfile(2) goes by the size that FUSE has. An answer of a map that FUSE has is no news."""
+    with mounted(mountpoint, statx=True, attach=attach, **_LAZY) as m, m.threads(1) as pool:
+        m.model.create("f", _LEFT)
+        m.model.hard_link("f", "g")
+        os.stat(m / "g")
+        fd = os.open(m / "f", os.O_RDONLY)
+        os.fstat(fd)
+        m.model.put("f", _DATA)
+        m.hold("statx", "after")
+        call = pool.submit(birth_stat, fd)
+        m.wait_held()
+        hits = m.count(opcode, "hits")
+        if opcode == "lookup":
+            m.drop()
+            os.stat(m / "g")
+        else:
+            os.pread(fd, 9, 0)
+            os.fstat(fd)
+        assert m.count(opcode, "hits") == hits + attach
+        m.release()
+        assert call.result().st_size == len(_DATA)
+        with (tmp_path / "copy").open("wb") as copy:
+            while os.sendfile(copy.fileno(), fd, None, len(_DATA)):
+                pass
+        assert (tmp_path / "copy").read_bytes() == _DATA
+        os.close(fd)
+
+
+def test_rights_that_a_dropped_statx_shows_unchanged_need_no_getattr(mountpoint: Path) -> None:
+    with mounted(mountpoint, statx=True, **_LAZY) as m, m.threads(1) as pool:
+        m.model.create("f", b"old bytes")
+        fd = os.open(m / "f", os.O_RDWR)
+        m.hold("statx", "after")
+        call = pool.submit(birth_stat, fd)
+        m.wait_held()
+        os.write(fd, b"new bytes, more of them")
+        m.release()
+        assert call.result().st_size == 9
+        m.log()
+        assert os.access(m / "f", os.R_OK, effective_ids=True)
+        assert "getattr" not in m.asked()
+        assert os.fstat(fd).st_size == 23
         os.close(fd)

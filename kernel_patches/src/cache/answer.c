@@ -198,6 +198,7 @@ int efuse_answer_entry(struct efuse_req *req, const void *entry_mem, u32 entry_s
 	out->attr = *attr;
 	/* The attributes have stood the checks, which came after this epoch. */
 	efuse_size_mark(&out->attr, epoch);
+	out->attr.flags |= EFUSE_ATTR_ANSWER;
 	efuse_entry_time(req, &entry, now, out);
 	efuse_attrs_time(req, entry.nodeid, &attrs, now, &out->attr_valid, &out->attr_valid_nsec);
 	return efuse_replied(req, 0);
@@ -279,6 +280,7 @@ int efuse_answer_attrs(struct efuse_req *req, const void *mem, u32 size)
 			 &out->attr_valid_nsec);
 	/* The attributes have stood the check, which came after this epoch. */
 	efuse_size_mark(&out->attr, epoch);
+	out->attr.flags |= EFUSE_ATTR_ANSWER;
 	return efuse_replied(req, 0);
 }
 

@@ -165,9 +165,13 @@ static void efuse_learn_attrs(struct efuse_learn_context *ctx, u64 nodeid,
 	ctx->item->key.nodeid = nodeid;
 	value = &ctx->item->value.attrs;
 	memcpy(value->attr, attr, sizeof(*attr));
-	if (!efuse_learn_call(ctx, EFUSE_MAP_ATTRS, efuse_seed_nodeid(nodeid), sizeof(*value)) ||
-	    !efuse_order_kept(ctx->req, nodeid, attr, turn))
+	if (!efuse_learn_call(ctx, EFUSE_MAP_ATTRS, efuse_seed_nodeid(nodeid), sizeof(*value))) {
 		efuse_epoch_bump(ctx->req->ec, buckets[0]);
+	} else if (!efuse_order_kept(ctx->req, nodeid, attr, turn)) {
+		efuse_epoch_bump(ctx->req->ec, buckets[0]);
+		/* FUSE may have taken them from the map meanwhile. */
+		efuse_timeouts_expire_attrs(ctx->req->fm, nodeid);
+	}
 }
 
 /* The attributes of a STATX that GETATTR has, too. FUSE takes them only if all are there. */
@@ -404,6 +408,16 @@ static bool efuse_learn_handle(struct efuse_learn_context *ctx, u64 fh)
 	return false;
 }
 
+/* Has the daemon granted something that the kernel may grant again? @open: the reply of an OPEN. */
+static bool efuse_grant_lasts(struct efuse_learn_context *ctx, const struct fuse_open_out *open)
+{
+	if (ctx->req->error)
+		return false;
+	return !open || (!(open->open_flags & FOPEN_PASSTHROUGH) &&
+			 READ_ONCE(ctx->req->ec->no_open) && efuse_learn_handle(ctx, open->fh) &&
+			 !(efuse_arg_flags(ctx->req->args) & O_TRUNC));
+}
+
 static void efuse_learn_grant(struct efuse_learn_context *ctx)
 {
 	struct fuse_args *args = ctx->req->args;
@@ -416,17 +430,12 @@ static void efuse_learn_grant(struct efuse_learn_context *ctx)
 
 	if (ctx->item)
 		efuse_grant_key(&ctx->item->key.grant, ctx->req);
-	if (ctx->req->error) {
+	if (!efuse_grant_lasts(ctx, open) ||
+	    !efuse_learn_stamp(ctx, buckets, ARRAY_SIZE(buckets),
+			       efuse_inode_valid_ns(ctx->req->fm, args->nodeid))) {
 		efuse_learn_not(ctx, EFUSE_MAP_GRANTS, buckets[0]);
 		return;
 	}
-	if (open && (open->open_flags & FOPEN_PASSTHROUGH ||
-		     !READ_ONCE(ctx->req->ec->no_open) || !efuse_learn_handle(ctx, open->fh) ||
-		     efuse_arg_flags(args) & O_TRUNC))
-		return;
-	if (!efuse_learn_stamp(ctx, buckets, ARRAY_SIZE(buckets),
-			       efuse_inode_valid_ns(ctx->req->fm, args->nodeid)))
-		return;
 	value = &ctx->item->value.grant;
 	value->open_flags = open ? open->open_flags : 0;
 	value->pad = 0;

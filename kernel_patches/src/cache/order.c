@@ -7,10 +7,11 @@
  * before the ones that FUSE has. The same rule holds for what is learned, and a caller that sees
  * attributes which are neither learned nor taken counts, too. An inode remembers the number of its
  * last learning (efuse_learned; 0: nothing that is learned is valid), the number of the last
- * attributes that FUSE did not take (efuse_shown), and a hash of those that came last
- * (efuse_shown_hash). But attributes are also learned for inodes that are not in memory yet, or are
- * being evicted. So each connection has a table of these numbers, by the hash of the nodeid.
- * Nodeids that share an entry cost a learning now and then, if their requests cross.
+ * attributes that FUSE did not take although they differ from its own (efuse_shown), and a hash of
+ * those that came last (efuse_shown_hash). But attributes are also learned for inodes that are not
+ * in memory yet, or are being evicted. So each connection has a table of these numbers, by the
+ * hash of the nodeid. Nodeids that share an entry cost a learning now and then, if their requests
+ * cross.
  *
  * FUSE goes on to take attributes by its own rule, so that size and times of a file that changes
  * all the time make progress. But it does not keep those that are older than the ones shown.
@@ -49,13 +50,15 @@ static u64 efuse_attr_hash(const struct efuse_conn *ec, const struct fuse_attr *
 /* Note a new number in an entry, unless one above @limit is there. Returns it, or 0. */
 static u64 efuse_order_note(const struct efuse_req *req, atomic64_t *entry, u64 limit)
 {
-	u64 number = atomic64_inc_return(&req->fm->fc->attr_version);
 	s64 last = atomic64_read(entry);
+	u64 number;
 
 	do {
 		if (last > limit)
 			return 0;
-	} while (last < number && !atomic64_try_cmpxchg(entry, &last, number));
+		/* Taken after the entry was read, so it is larger. */
+		number = atomic64_inc_return(&req->fm->fc->attr_version);
+	} while (!atomic64_try_cmpxchg(entry, &last, number));
 	return number;
 }
 
@@ -89,7 +92,7 @@ u64 efuse_order_take(const struct efuse_req *req, u64 nodeid, const struct fuse_
 	if (max3(fi->attr_version, fi->efuse_learned, fi->efuse_shown) <= limit)
 		number = efuse_order_note(req, entry, limit);
 	if (number) {
-		WRITE_ONCE(fi->efuse_learned, number);
+		fi->efuse_learned = number;
 		fi->efuse_shown_hash = efuse_attr_hash(req->ec, attr);
 	}
 	spin_unlock(&fi->lock);
@@ -188,7 +191,7 @@ bool efuse_order_others(const struct efuse_req *req, u64 nodeid, const struct fu
 	spin_lock(&fi->lock);
 	others = fi->efuse_learned && fi->efuse_shown_hash != hash;
 	if (others)
-		WRITE_ONCE(fi->efuse_learned, 0);
+		fi->efuse_learned = 0;
 	fi->efuse_shown_hash = hash;
 	spin_unlock(&fi->lock);
 	return others;
@@ -200,15 +203,11 @@ static bool efuse_time_is(struct timespec64 time, u64 sec, u32 nsec)
 	return time.tv_sec == (time64_t)sec && time.tv_nsec == min_t(u32, nsec, NSEC_PER_SEC - 1);
 }
 
-/*
- * The caller of a request sees attributes, or those in @mask (STATX_*), which FUSE does not take.
- * What FUSE has, and what comes by requests that are in flight, may be older. So it is not shown
- * any more, unless it is the same. Under fuse_inode.lock.
- */
-static void efuse_attrs_outdate(struct inode *inode, const struct fuse_attr *attr, u32 mask)
+/* Which attributes (STATX_*) are those that FUSE has? Under fuse_inode.lock. */
+static u32 efuse_attrs_same(struct inode *inode, const struct fuse_attr *attr)
 {
-	struct fuse_inode *fi = get_fuse_inode(inode);
-	struct fuse_conn *fc = get_fuse_conn(inode);
+	const struct fuse_inode *fi = get_fuse_inode(inode);
+	const struct fuse_conn *fc = get_fuse_conn(inode);
 	/* An inode keeps its type and number. With write-back FUSE decides some attributes. */
 	u32 same = STATX_TYPE | STATX_INO | fuse_get_cache_mask(inode);
 
@@ -230,10 +229,45 @@ static void efuse_attrs_outdate(struct inode *inode, const struct fuse_attr *att
 		same |= STATX_CTIME;
 	if (efuse_time_is(inode_get_atime(inode), attr->atime, attr->atimensec))
 		same |= STATX_ATIME;
-	if (!(mask & STATX_BASIC_STATS & ~same))
+	return same;
+}
+
+/*
+ * The caller of a request sees attributes, or those in @mask (STATX_*), which FUSE does not take.
+ * What FUSE has, and what comes by requests that are in flight, may be older. So it is not shown
+ * any more, unless it is the same. Under fuse_inode.lock.
+ *
+ * If no program set has ever been attached, all is as in plain FUSE.
+ */
+static void efuse_attrs_outdate(struct inode *inode, const struct fuse_attr *attr, u32 mask)
+{
+	struct fuse_conn *fc = get_fuse_conn(inode);
+	u32 older = mask & STATX_BASIC_STATS & ~efuse_attrs_same(inode, attr);
+
+	if (!older || !READ_ONCE(efuse_conn_get(fc)->learn_since))
 		return;
-	fi->efuse_shown = atomic64_inc_return(&fc->attr_version);
-	fuse_invalidate_attr(inode);
+	get_fuse_inode(inode)->efuse_shown = atomic64_inc_return(&fc->attr_version);
+	fuse_invalidate_attr_mask(inode, older);
+}
+
+/**
+ * efuse_attrs_version - the number of FUSE's attributes after it takes some
+ * @inode: the inode, which has not taken them yet
+ * @attr: the attributes
+ *
+ * An answer of a map that equals what FUSE has is no change. The replies that it overtakes are
+ * newer, and FUSE must not drop them.
+ *
+ * Context: under the lock of struct fuse_inode
+ */
+u64 efuse_attrs_version(struct inode *inode, const struct fuse_attr *attr)
+{
+	const struct fuse_inode *fi = get_fuse_inode(inode);
+
+	if (attr->flags & EFUSE_ATTR_ANSWER && fi->attr_version &&
+	    !(STATX_BASIC_STATS & ~efuse_attrs_same(inode, attr)))
+		return fi->attr_version;
+	return atomic64_inc_return(&get_fuse_conn(inode)->attr_version);
 }
 
 /**

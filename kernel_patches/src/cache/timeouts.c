@@ -12,8 +12,8 @@
 
 static void efuse_strip_entry(struct fuse_entry_out *entry)
 {
-	entry->attr.flags &= ~(EFUSE_ATTR_UNCOUNTED | EFUSE_ATTR_MARKED |
-			       EFUSE_ATTR_REPLACED);
+	entry->attr.flags &= ~(EFUSE_ATTR_UNCOUNTED | EFUSE_ATTR_MARKED | EFUSE_ATTR_REPLACED |
+			       EFUSE_ATTR_ANSWER);
 }
 
 /**
@@ -40,7 +40,7 @@ void efuse_strip(struct fuse_args *args)
 	if (entry)
 		efuse_strip_entry(entry);
 	if (attr)
-		attr->attr.flags &= ~(EFUSE_ATTR_MARKED | EFUSE_ATTR_REPLACED);
+		attr->attr.flags &= ~(EFUSE_ATTR_MARKED | EFUSE_ATTR_REPLACED | EFUSE_ATTR_ANSWER);
 	if (open)
 		open->open_flags &= ~EFUSE_FOPEN_LOCAL;
 }
@@ -287,8 +287,8 @@ static void efuse_end_learned_dirents(const struct efuse_req *req)
 }
 
 /*
- * FUSE takes the attributes in replies of LINK, and of CREATE for a file in memory, also if they
- * are older than those that it has. So these are not marked.
+ * FUSE takes the attributes in replies of LINK, and of CREATE, MKNOD, MKDIR and SYMLINK for an
+ * inode in memory, also if they are older than those that it has. So these are not marked.
  */
 static void efuse_mark_attrs(const struct efuse_req *req, const struct efuse_changes *ch)
 {
@@ -300,8 +300,8 @@ static void efuse_mark_attrs(const struct efuse_req *req, const struct efuse_cha
 
 	if (req->error)
 		return;
-	if (entry && entry->nodeid && args->opcode != FUSE_LINK &&
-	    !(args->opcode == FUSE_CREATE && efuse_inode_present(req->fm, entry->nodeid)))
+	if (entry && entry->nodeid &&
+	    (args->opcode == FUSE_LOOKUP || !efuse_inode_present(req->fm, entry->nodeid)))
 		efuse_mark_attr(req, ch, entry->nodeid, &entry->attr);
 	else if (entry && entry->nodeid)
 		efuse_end_learned(req, entry->nodeid, &entry->attr, 0);

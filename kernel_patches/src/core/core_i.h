@@ -40,7 +40,9 @@
 #define EFUSE_ATTR_MARKED	BIT(30)
 /* In fuse_attr.flags: the size is FUSE's own, which has replaced the daemon's. */
 #define EFUSE_ATTR_REPLACED	BIT(29)
-#define EFUSE_ATTR_EPOCH	GENMASK(28, 2)
+/* In fuse_attr.flags: the attributes are from a map. */
+#define EFUSE_ATTR_ANSWER	BIT(28)
+#define EFUSE_ATTR_EPOCH	GENMASK(27, 2)	/* see EFUSE_ATTR_MARKED */
 
 enum efuse_consistency {
 	EFUSE_STRICT,
@@ -186,7 +188,7 @@ struct efuse_buckets {
  * @exit_code: exit code of the last detach; under efuse_conn_mutex
  * @order: by the hash of a nodeid, when its attributes were learned last; see order.c
  * @learn_since: value of fuse_conn.attr_version when a program set was attached or replaced last;
- *		 U64_MAX meanwhile
+ *		 U64_MAX meanwhile, 0 before the first one
  * @learned_maps: maps into which a reply was learned, a bit for each map; bits are never cleared
  * @consistency: enum efuse_consistency
  * @stable_nodeids: declared: a nodeid stands for the same inode for ever

@@ -30,6 +30,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -308,6 +309,15 @@ class Mount:
         """Continue held requests; see `ScriptedDaemon.release`."""
         released: int = self.call("release", opcode)
         return released
+
+    @contextlib.contextmanager
+    def threads(self, number: int) -> Iterator[ThreadPoolExecutor]:
+        """Run calls in threads. At the end, held requests continue: also if the test has failed."""
+        with ThreadPoolExecutor(number) as pool:
+            try:
+                yield pool
+            finally:
+                self.release()
 
     @property
     def copy_opcode(self) -> str:
