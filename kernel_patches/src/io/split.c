@@ -261,9 +261,12 @@ static EFUSE_END(efuse_part_end)
 /* Fills a part from backing files if they have all of it, else by the daemon. */
 static ssize_t efuse_part_fill(struct efuse_part *part)
 {
-	if (efuse_path_direct(&part->req)) {
-		efuse_blocks_learn(&part->req, NULL);
-		return part->req.ret;
+	struct efuse_req *req = &part->req;
+
+	req->args->efuse.attr_version = fuse_get_attr_version(req->fm->fc);
+	if (efuse_path_direct(req)) {
+		efuse_blocks_learn(req, NULL);
+		return req->ret;
 	}
 	return efuse_part_send(part);
 }
