@@ -96,10 +96,12 @@ def recorded(base: Path, kind: str) -> Iterator[Disk]:
     """
     root, log, size = base / "lower", base / "log", _SIZES[kind]
     root.mkdir()
-    for module, loaded in (("loop", "loop"), ("dm-log-writes", "dm_log_writes")):
-        # The module may be built in.
-        if not Path("/sys/module", loaded).exists():
+    # Each module may be built in.
+    for module in ("loop", "dm_mod"):
+        if not Path("/sys/module", module).exists():
             _run("modprobe", module)
+    if "log-writes" not in _run("dmsetup", "targets"):
+        _run("modprobe", "dm-log-writes")
     with contextlib.ExitStack() as stack:
         data = stack.enter_context(_loop(base / "data", size))
         kept = stack.enter_context(_loop(log, _LOG_SIZE))

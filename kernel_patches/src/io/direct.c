@@ -24,6 +24,7 @@
 #include <linux/backing-dev.h>
 #include <linux/cred.h>
 #include <linux/fs.h>
+#include <linux/fsnotify.h>
 #include <linux/magic.h>
 #include <linux/module.h>
 #include <linux/pagemap.h>
@@ -142,14 +143,44 @@ void efuse_backing_accessed(struct efuse_conn *ec, u64 nodeid, const struct inod
 	efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_ATIME));
 }
 
+/*
+ * splice(2) writes while it holds the lock of a pipe. Another task may wait for that pipe, and keep
+ * the file system below from being frozen meanwhile. So a WRITE of splice(2) does not wait until
+ * that file system is thawed, but goes to the daemon, where a signal ends the wait. It does not go
+ * to a stacked file system at all, which would wait for the one below.
+ */
+static ssize_t efuse_backing_write_piped(struct kiocb *kiocb, struct iov_iter *iter)
+{
+	struct file *file = kiocb->ki_filp;
+	struct super_block *sb = file_inode(file)->i_sb;
+	ssize_t ret;
+
+	if (!file->f_op->write_iter)
+		return -EINVAL;
+	ret = rw_verify_area(WRITE, file, &kiocb->ki_pos, iov_iter_count(iter));
+	if (ret)
+		return ret;
+	if (sb->s_stack_depth || !sb_start_write_trylock(sb))
+		return -EAGAIN;
+	ret = file->f_op->write_iter(kiocb, iter);
+	sb_end_write(sb);
+	if (ret > 0)
+		fsnotify_modify(file);
+	return ret;
+}
+
 static ssize_t efuse_backing_io(struct efuse_req *req, const struct efuse_backing *eb,
 				struct kiocb *kiocb, struct iov_iter *iter)
 {
 	const struct cred *old = efuse_act_as(eb->cred);
 	ssize_t ret;
 
-	ret = req->args->opcode == FUSE_WRITE ? vfs_iocb_iter_write(eb->file, kiocb, iter) :
-						vfs_iocb_iter_read(eb->file, kiocb, iter);
+	if (req->args->opcode == FUSE_READ)
+		ret = vfs_iocb_iter_read(eb->file, kiocb, iter);
+	else if (req->args->efuse.piped)
+		ret = efuse_backing_write_piped(kiocb, iter);
+	else
+		ret = vfs_iocb_iter_write(eb->file, kiocb, iter);
 	efuse_act_as(old);
 	return ret;
 }
@@ -200,7 +231,8 @@ static enum efuse_stop efuse_backing_move(struct efuse_req *req, const struct ef
 			kiocb.ki_flags &= ~IOCB_DIRECT;
 			continue;
 		}
-		if (ret == -EAGAIN && kiocb.ki_flags & IOCB_NOWAIT) {
+		if (ret == -EAGAIN &&
+		    (kiocb.ki_flags & IOCB_NOWAIT || (write && req->args->efuse.piped))) {
 			req->reason = EFUSE_DECLINED;
 			return EFUSE_STOP_REFUSED;
 		}
