@@ -72,7 +72,7 @@ unsigned int efuse_write_flags(const struct kiocb *iocb, unsigned int flags)
 static void efuse_file_args(struct efuse_io *io, const struct efuse_file_op *op)
 {
 	const struct kiocb *iocb = op->iocb;
-	const struct fuse_file *ff = iocb->ki_filp->private_data;
+	struct fuse_file *ff = iocb->ki_filp->private_data;
 	struct fuse_args *args = &io->ap.args;
 
 	args->opcode = op->opcode;
@@ -80,7 +80,7 @@ static void efuse_file_args(struct efuse_io *io, const struct efuse_file_op *op)
 	args->user_pages = iocb->ki_flags & IOCB_DIRECT;
 	args->efuse.iter = op->iter;
 	args->efuse.asked = op->asked;
-	args->efuse.piped = atomic_read(&ff->efuse_splicing);
+	efuse_io_args(ff, args);
 	efuse_io_complete(io, iocb->ki_pos, iov_iter_count(op->iter));
 	if (op->opcode == FUSE_READ) {
 		io->read.fh = ff->fh;

@@ -22,8 +22,12 @@ _DATA = fill("s", 4 * BLOCK)
 def _splice(fd: int, path: Path) -> int:
     """Splice from a pipe, which stays locked meanwhile."""
     out, into = os.pipe()
-    os.write(into, _DATA)
-    return os.splice(out, fd, len(_DATA), offset_dst=0)
+    try:
+        os.write(into, _DATA)
+        return os.splice(out, fd, len(_DATA), offset_dst=0)
+    finally:
+        os.close(out)
+        os.close(into)
 
 
 def _sendfile(fd: int, path: Path) -> int:

@@ -378,9 +378,7 @@ void efuse_blocks_learn(struct efuse_req *req, const struct efuse_changes *ch)
 	efuse_data_skip(&data, start);
 	rcu_read_lock();
 	ops = rcu_dereference(req->ec->ops);
-	smp_rmb(); /* Pairs with efuse_learn_start(): not older than @ops. */
-	if (!ops || !ops->block || !ops->learn ||
-	    args->efuse.attr_version < READ_ONCE(req->ec->learn_since))
+	if (!ops || !ops->block || !ops->learn || efuse_learn_early(req))
 		goto out;
 	for (; start + EFUSE_BLOCK_SIZE <= moved; start += EFUSE_BLOCK_SIZE, at.number++) {
 		at.len = efuse_data_next(&data, &span, &iter, EFUSE_BLOCK_SIZE);

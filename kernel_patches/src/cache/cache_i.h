@@ -250,6 +250,7 @@ void efuse_blocks_learn(struct efuse_req *req, const struct efuse_changes *ch);
 /* learn.c */
 void efuse_learn_stop(struct efuse_conn *ec);
 void efuse_learn_start(struct efuse_conn *ec);
+bool efuse_learn_early(const struct efuse_req *req);
 void efuse_learn(struct efuse_req *req, struct efuse_ops *ops,
 		 const struct efuse_changes *ch);
 

@@ -15,7 +15,7 @@
  * @ops: the program set, or NULL
  * @ch: the changes that the request made, ended
  * @item: buffer for the current value; NULL if there is no memory or no learn()
- * @since: @learn_since of struct efuse_conn
+ * @early: see efuse_learn_early()
  * @now: ktime of the reply
  */
 struct efuse_learn_context {
@@ -23,7 +23,7 @@ struct efuse_learn_context {
 	struct efuse_ops *ops;
 	const struct efuse_changes *ch;
 	struct efuse_learn_item *item;
-	u64 since;
+	bool early;
 	u64 now;
 };
 
@@ -41,7 +41,7 @@ static bool efuse_learn_stamp(struct efuse_learn_context *ctx, const u16 *bucket
 	bool own = false;
 	int i;
 
-	if (!ctx->item || ctx->req->args->efuse.attr_version < ctx->since)
+	if (!ctx->item || ctx->early)
 		return false;
 	if (!valid_ns && READ_ONCE(ctx->req->ec->consistency) != EFUSE_EXCLUSIVE)
 		return false;
@@ -554,6 +554,16 @@ void efuse_learn_start(struct efuse_conn *ec)
 }
 
 /**
+ * efuse_learn_early - was a request issued before values were learned?
+ * @req: the request; its program set has been read before
+ */
+bool efuse_learn_early(const struct efuse_req *req)
+{
+	smp_rmb(); /* Pairs with efuse_learn_start(): not older than the program set. */
+	return req->args->efuse.attr_version < READ_ONCE(req->ec->learn_since);
+}
+
+/**
  * efuse_learn - call the program's learn() for each value in a reply
  * @req: the request, with the daemon's answer
  * @ops: the program set; NULL or without a learn(): nothing is learned
@@ -576,8 +586,7 @@ void efuse_learn(struct efuse_req *req, struct efuse_ops *ops, const struct efus
 		return;
 	if (learns)
 		ctx.item = kmalloc(sizeof(*ctx.item), GFP_NOWAIT | __GFP_NOWARN);
-	smp_rmb(); /* Pairs with efuse_learn_start(): not older than @ops. */
-	ctx.since = READ_ONCE(req->ec->learn_since);
+	ctx.early = efuse_learn_early(req);
 	ctx.now = ktime_get_ns();
 	efuse_learn_all(&ctx);
 	kfree(ctx.item);

@@ -242,9 +242,12 @@ static u32 efuse_attrs_same(struct inode *inode, const struct fuse_attr *attr)
 static void efuse_attrs_outdate(struct inode *inode, const struct fuse_attr *attr, u32 mask)
 {
 	struct fuse_conn *fc = get_fuse_conn(inode);
-	u32 older = mask & STATX_BASIC_STATS & ~efuse_attrs_same(inode, attr);
+	u32 older;
 
-	if (!older || !READ_ONCE(efuse_conn_get(fc)->learn_since))
+	if (!READ_ONCE(efuse_conn_get(fc)->learn_since))
+		return;
+	older = mask & STATX_BASIC_STATS & ~efuse_attrs_same(inode, attr);
+	if (!older)
 		return;
 	get_fuse_inode(inode)->efuse_shown = atomic64_inc_return(&fc->attr_version);
 	fuse_invalidate_attr_mask(inode, older);
