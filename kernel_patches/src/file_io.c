@@ -446,7 +446,9 @@ ssize_t efuse_file_write(struct kiocb *iocb, struct iov_iter *from, efuse_iter_t
 	    (iocb->ki_flags & IOCB_APPEND && READ_ONCE(ec->consistency) != EFUSE_EXCLUSIVE))
 		return ordinary(iocb, from);
 
-	inode_lock(inode);
+	/* The caller may have the lock of a pipe that others wait for: see efuse_backing_begin(). */
+	if (inode_lock_killable(inode))
+		return -EINTR;
 	done = efuse_file_write_locked(&op, &left, &count);
 	inode_unlock(inode);
 	if (done > 0)
@@ -464,8 +466,9 @@ ssize_t efuse_file_write(struct kiocb *iocb, struct iov_iter *from, efuse_iter_t
  * @len: number of bytes
  * @flags: flags of splice(2)
  *
- * The lock of the pipe is held during each write. WRITEs of other tasks to the same open file are
- * treated in the same way meanwhile, since a request does not tell its caller.
+ * The lock of the pipe is held during each write: see efuse_backing_begin(). WRITEs of other tasks
+ * to the same open file are treated in the same way meanwhile, since a request does not tell its
+ * caller.
  *
  * Context: process context, may sleep.
  * Return: the number of bytes written, or a negative errno.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Test extents that change while data moves through them, and which tasks wait for which.
 
-A frozen lower file system keeps a WRITE in flight for as long as a test needs.
+A busy lower file keeps a WRITE in flight for as long as a test needs.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from efuse.errors import MountError
 from efuse.fs.extents import Extent, map_extent, unmap_extents
 from efuse.fs.mountpoint import unmount
 from tests.guest.support.backing_files import backing, make, map_error, whole
+from tests.guest.support.busy_file import busy, wait_until_below
 from tests.guest.support.daemons import Call, Mount, eventually, mounted
 from tests.guest.support.file_data import BLOCK, fill, read_direct, write
 from tests.guest.support.scripted_daemon import Options
-from tests.guest.support.small_disk import frozen, wait_until_frozen
+from tests.guest.support.small_disk import frozen
 from tests.guest.support.wire import FOPEN_NOFLUSH
 
 
 @contextlib.contextmanager
-def writing(m: Mount, point: Path, data: bytes) -> Iterator[Call[int]]:
-    """Keep a WRITE of a file's first bytes waiting in the frozen lower file system."""
-    with frozen(point):
+def writing(m: Mount, path: str, data: bytes) -> Iterator[Call[int]]:
+    """Keep a WRITE of a file's first bytes waiting for the lower file."""
+    with busy(path):
         writer = Call(write, m / "f", data)
-        wait_until_frozen(writer)
+        wait_until_below(writer)
         yield writer
 
 
@@ -72,7 +73,7 @@ def test_write_in_flight_does_not_go_into_an_extent_remapped_for_reading(
     data = fill("w", 2 * BLOCK)
     with mounted(mountpoint, entry_timeout=60.0, attr_timeout=60.0) as m:
         pieces(m, first, second)
-        with writing(m, slow, data) as writer:
+        with writing(m, first, data) as writer:
             m.call("map_extent", "f", shared, os.O_RDONLY, offset=BLOCK, length=BLOCK)
         assert writer.result() == 2 * BLOCK
         assert Path(first).read_bytes() == data[:BLOCK]
@@ -91,7 +92,7 @@ def test_map_or_unmap_of_an_extent_waits_for_writes_through_it(
     with mounted(mountpoint, entry_timeout=60.0, attr_timeout=60.0) as m:
         make(m, "f", fill("d", BLOCK))
         whole(m, old, write=True)
-        with writing(m, slow, fill("w", BLOCK)) as writer:
+        with writing(m, old, fill("w", BLOCK)) as writer:
             arguments = (new, os.O_RDONLY) if how == "map_extent" else ()
             told = Told(m, how, "f", *arguments)
             told.waits(m)
@@ -112,7 +113,7 @@ def test_map_or_unmap_of_a_part_of_an_extent_waits_for_writes_through_it(
     with mounted(mountpoint, entry_timeout=60.0, attr_timeout=60.0) as m:
         make(m, "f", fill("d", 2 * BLOCK))
         whole(m, base, write=True)
-        with writing(m, slow, fill("w", BLOCK)) as writer:
+        with writing(m, base, fill("w", BLOCK)) as writer:
             if how == "map_extent":
                 told = Told(m, how, "f", hot, os.O_RDONLY, offset=0, length=BLOCK)
             elif how == "unmap_extents":
@@ -141,7 +142,7 @@ def test_second_partial_unmap_waits_for_writes_from_before_the_first(
         make(m, "f", fill("d", 2 * BLOCK))
         whole(m, base, write=True)
         device, nodeid = m.device(), m.call("nodeid", "f")
-        with writing(m, slow, fill("w", 2 * BLOCK)) as writer:
+        with writing(m, base, fill("w", 2 * BLOCK)) as writer:
             first = Told(m, "unmap_extents", "f", offset=0, length=BLOCK)
             first.waits(m)
             second = Call(unmap_second_block, device, nodeid)
@@ -169,7 +170,7 @@ def test_rest_of_an_extent_is_read_while_a_partial_unmap_waits(
         make(m, "f", fill("d", 2 * BLOCK))
         whole(m, base, write=True)
         fd = os.open(m / "f", os.O_RDONLY)
-        with writing(m, slow, fill("w", BLOCK)) as writer:
+        with writing(m, base, fill("w", BLOCK)) as writer:
             told = Told(m, "unmap_extents", "f", offset=0, length=BLOCK)
             told.waits(m)
             reader = Call(os.pread, fd, BLOCK, BLOCK)
@@ -221,7 +222,7 @@ def test_lazy_unmount_does_not_wait_for_a_write_that_is_stuck_below(
     try:
         make(m, "f", fill("d", BLOCK))
         whole(m, base, write=True)
-        with writing(m, slow, data) as writer:
+        with writing(m, base, data) as writer:
             unmount(str(m.path), lazy=True)
         assert writer.result() == BLOCK
         assert "write" not in m.asked()
@@ -262,9 +263,10 @@ def test_extents_of_another_file_change_without_waiting(
     with mounted(mountpoint, entry_timeout=60.0, attr_timeout=60.0) as m:
         make(m, "f", fill("d", BLOCK))
         make(m, "g", fill("d", BLOCK))
-        whole(m, backing(slow, fill("a", BLOCK)), write=True)
+        base = backing(slow, fill("a", BLOCK))
+        whole(m, base, write=True)
         m.call("map_extent", "g", backing(lower, fill("b", BLOCK)), os.O_RDONLY)
-        with writing(m, slow, fill("w", BLOCK)) as writer:
+        with writing(m, base, fill("w", BLOCK)) as writer:
             new = (backing(lower, fill("n", BLOCK), "n"), os.O_RDONLY)
             m.call(how, "g", *(new if how == "map_extent" else ()))
             expected = fill("n" if how == "map_extent" else "d", BLOCK)
@@ -273,13 +275,13 @@ def test_extents_of_another_file_change_without_waiting(
         assert writer.result() == BLOCK
 
 
-@pytest.mark.parametrize("busy", ["first", "second"])
+@pytest.mark.parametrize("which", ["first", "second"])
 def test_unmap_does_not_wait_for_io_through_another_extent(
-    mountpoint: Path, lower: Path, slow: Path, busy: str
+    mountpoint: Path, lower: Path, slow: Path, which: str
 ) -> None:
     """An unmap of parts of both extents waits for the WRITE through the busy one."""
     paths = [backing(slow, fill("a", 2 * BLOCK)), backing(lower, fill("b", 2 * BLOCK))]
-    if busy == "second":
+    if which == "second":
         paths.reverse()
     with mounted(mountpoint, open_flags=FOPEN_NOFLUSH, entry_timeout=60.0, attr_timeout=60.0) as m:
         make(m, "f", fill("d", 4 * BLOCK))
@@ -287,12 +289,12 @@ def test_unmap_does_not_wait_for_io_through_another_extent(
             m.call("map_extent", "f", path, os.O_RDWR, offset=2 * number * BLOCK,
                    length=2 * BLOCK, write=True)  # fmt: skip
         device, nodeid = m.device(), m.call("nodeid", "f")
-        with frozen(slow):
-            writer = Call(write, m / "f", fill("w", BLOCK), 0 if busy == "first" else 3 * BLOCK)
-            wait_until_frozen(writer)
+        with busy(paths[0] if which == "first" else paths[1]):
+            writer = Call(write, m / "f", fill("w", BLOCK), 0 if which == "first" else 3 * BLOCK)
+            wait_until_below(writer)
             both = Told(m, "unmap_extents", "f", offset=BLOCK, length=2 * BLOCK)
             both.waits(m)
-            idle = 3 * BLOCK if busy == "first" else 0
+            idle = 3 * BLOCK if which == "first" else 0
             assert Call(_unmapped, device, nodeid, idle).result() == 0
             assert not writer.done()
         both.join()
@@ -324,7 +326,7 @@ def test_write_back_of_a_slow_file_does_not_delay_another(
             make(m, name, fill("d", BLOCK))
             m.call("map_extent", name, path, os.O_RDWR, write=True)
         m.log()
-        with frozen(slow):
+        with busy(paths["f"]):
             stuck = Call(store, m / "f", fill("w", BLOCK))
             eventually(_worker_waits, "a worker waits below")
             assert Call(store, m / "g", fill("v", BLOCK)).result() == BLOCK
@@ -335,10 +337,14 @@ def test_write_back_of_a_slow_file_does_not_delay_another(
         assert "write" not in m.asked()
 
 
+def _functions(stack: Path) -> set[str]:
+    return {line.split()[1].partition("+")[0] for line in stack.read_text().splitlines()}
+
+
 def _worker_waits() -> bool:
     """Return whether a kernel worker waits in eFuse's write to a lower file."""
     for stack in Path("/proc").glob("[0-9]*/stack"):
         with contextlib.suppress(OSError):
-            if "efuse_deferred_work" in (text := stack.read_text()) and "percpu" in text:
+            if {"efuse_deferred_work", "ext4_buffered_write_iter"} <= _functions(stack):
                 return True
     return False

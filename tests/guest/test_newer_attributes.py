@@ -432,6 +432,21 @@ def test_attributes_with_the_flag_of_a_submount_end_those_that_were_learned(
 
 
 @pytest.mark.usefixtures("statx_without_blocks")
+def test_read_after_a_statx_without_all_attributes_goes_to_the_daemon(mountpoint: Path) -> None:
+    """The size is the same, so FUSE has no other reason to drop its pages."""
+    options: dict[str, Any] = {"declare": ("lazy_atime",), "path": "daemon", **_TIMEOUTS}
+    with mounted(mountpoint, statx=True, **options) as m:
+        m.model.create("f", b"old bytes")
+        fd = os.open(m / "f", os.O_RDONLY)
+        before = os.fstat(fd)
+        assert os.pread(fd, 9, 0) == b"old bytes"
+        m.model.put("f", b"new bytes")
+        assert birth_stat(fd).st_mtime_ns != before.st_mtime_ns
+        assert os.pread(fd, 9, 0) == b"new bytes"
+        os.close(fd)
+
+
+@pytest.mark.usefixtures("statx_without_blocks")
 def test_listing_is_not_learned_over_a_later_statx_without_all_attributes(mountpoint: Path) -> None:
     declare = ("stable_nodeids", "lazy_atime")
     with mounted(mountpoint, statx=True, declare=declare, **_TIMEOUTS) as m:

@@ -7,18 +7,29 @@ is plain FUSE: the daemon never had a program set.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.access_lists import ACCESS, ALICE, BOB, encoded
 from tests.guest.support.backing_files import backing
-from tests.guest.support.daemons import Mount, birth_stat, fails, mounted, running
+from tests.guest.support.daemons import (
+    Call,
+    Mount,
+    birth_stat,
+    fails,
+    force_stat,
+    mounted,
+    running,
+)
 from tests.guest.support.file_data import BLOCK, fill, read_direct
-from tests.guest.support.wire import FOPEN_NOFLUSH
+from tests.guest.support.wire import FOPEN_NOFLUSH, FUSE_POSIX_ACL
 
 _LONG = 600.0
 _TIMEOUTS: dict[str, Any] = {"entry_timeout": _LONG, "attr_timeout": _LONG}
@@ -266,18 +277,54 @@ def test_sendfile_after_a_statx_that_the_same_attributes_have_crossed_goes_to_th
         os.close(fd)
 
 
-def test_rights_that_a_dropped_statx_shows_unchanged_need_no_getattr(mountpoint: Path) -> None:
-    with mounted(mountpoint, statx=True, **_LAZY) as m, m.threads(1) as pool:
-        m.model.create("f", b"old bytes")
-        fd = os.open(m / "f", os.O_RDWR)
-        m.hold("statx", "after")
+@contextlib.contextmanager
+def _statx_is_dropped(m: Mount, fd: int) -> Iterator[None]:
+    """Let a forced GETATTR cross a STATX, which is answered after the block, and shown."""
+    with m.threads(1) as pool:
+        before = os.fstat(fd)
+        m.hold("statx", "before")
         call = pool.submit(birth_stat, fd)
         m.wait_held()
-        os.write(fd, b"new bytes, more of them")
+        force_stat(fd)
+        yield
         m.release()
-        assert call.result().st_size == 9
-        m.log()
-        assert os.access(m / "f", os.R_OK, effective_ids=True)
-        assert "getattr" not in m.asked()
-        assert os.fstat(fd).st_size == 23
+        shown = call.result()
+        assert shown.st_size == before.st_size
+        assert shown.st_ctime_ns != before.st_ctime_ns
+
+
+def test_read_after_a_dropped_statx_has_shown_another_mtime_goes_to_the_daemon(
+    mountpoint: Path,
+) -> None:
+    """The size is the same, so FUSE has no other reason to drop its pages."""
+    with mounted(mountpoint, statx=True, path="daemon", **_LAZY) as m:
+        m.model.create("f", b"old bytes")
+        fd = os.open(m / "f", os.O_RDONLY)
+        assert os.pread(fd, 9, 0) == b"old bytes"
+        with _statx_is_dropped(m, fd):
+            m.model.put("f", b"new bytes")
+        assert os.pread(fd, 9, 0) == b"new bytes"
         os.close(fd)
+
+
+def _opened_by_alice(top: int) -> int:
+    try:
+        os.close(os.open("f", os.O_RDWR, dir_fd=top))
+    except OSError as error:
+        return error.errno
+    return 0
+
+
+def test_list_of_rights_ends_when_a_dropped_statx_has_shown_another_ctime(mountpoint: Path) -> None:
+    """The mask of the list, and so the mode, is the same."""
+    name = os.fsencode(ACCESS)
+    with mounted(mountpoint, statx=True, generic_flags=FUSE_POSIX_ACL, **_LAZY) as m:
+        m.model.create("f", b"bytes", mode=0o100660)
+        m.model.set_xattr("f", name, encoded(6, 0, 0, mask=6, users={ALICE: 6}))
+        fd, top = os.open(m / "f", os.O_RDWR), os.open(mountpoint, os.O_RDONLY)
+        with _statx_is_dropped(m, fd):
+            assert Call(_opened_by_alice, top, uid=ALICE, gid=ALICE).result() == 0
+            m.model.set_xattr("f", name, encoded(6, 0, 0, mask=6, users={BOB: 6}))
+        assert Call(_opened_by_alice, top, uid=ALICE, gid=ALICE).result() == errno.EACCES
+        os.close(fd)
+        os.close(top)

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.guest.support.backing_files import backing, make, whole
+from tests.guest.support.busy_file import busy, wait_until_below
 from tests.guest.support.daemons import Call, Mount, eventually, mounted
 from tests.guest.support.failing_disk import failing_disk
 from tests.guest.support.file_data import BLOCK, fill, write
@@ -32,7 +33,6 @@ from tests.guest.support.file_pages import (
 )
 from tests.guest.support.scripted_daemon import ScriptedDaemon
 from tests.guest.support.shell import load_file_system, run
-from tests.guest.support.small_disk import frozen, wait_until_frozen
 from tests.guest.support.wire import (
     FOPEN_DIRECT_IO,
     FOPEN_KEEP_CACHE,
@@ -346,9 +346,9 @@ def test_write_is_kept_while_direct_io_reads_the_page(
         other = os.open(disk.root / "file", os.O_WRONLY | os.O_DIRECT)
         with mmap.mmap(reader, BLOCK, prot=mmap.PROT_READ) as shown:
             try:
-                with frozen(slow):
+                with busy(path):
                     writer = Call(os.pwrite, writer_fd, b"w" * 100, 0)
-                    wait_until_frozen(writer)
+                    wait_until_below(writer)
                     assert shown[0:1] == b"o"
                     disk.hold()
                     pinner = Call(os.pwrite, other, shown, 0)
@@ -947,7 +947,7 @@ def test_write_does_not_wait_for_a_writer_of_the_backing_file_from_a_map(
         first = Call(below)
         source.wait_held()
         second = Call(write, m / "f", fill("w", BLOCK), 3 * BLOCK)
-        wait_until_frozen(second)
+        wait_until_below(second)
         source.release()
         assert first.result() == 2 * BLOCK
         assert second.result() == BLOCK
@@ -1015,9 +1015,9 @@ def test_map_made_during_a_write_to_the_backing_file_loses_none_of_its_bytes(
     with mounted(mountpoint, **LONG) as m:
         make(m, "f", b"d" * BLOCK)
         whole(m, path, write=True)
-        with frozen(slow):
+        with busy(path):
             writer = Call(write, m / "f", b"w" * 100)
-            wait_until_frozen(writer)
+            wait_until_below(writer)
             mapped = Mapped(m, 2000)
             mapped.waits()
         assert writer.result() == 100
@@ -1043,9 +1043,9 @@ def test_reads_return_nothing_older_while_a_write_goes_through_pages(
         view.madvise(mmap.MADV_DONTFORK)
         os.close(mapper)
         assert sent(reader) == b"o"
-        with frozen(slow):
+        with busy(path):
             call = Call(os.pwrite, writer, b"w" * 100, 0)
-            wait_until_frozen(call)
+            wait_until_below(call)
             assert os.pread(reader, 1, 0) == b"w"
             view.close()
             assert os.pread(reader, 1, 0) == b"w"
@@ -1063,9 +1063,9 @@ def test_store_to_another_page_does_not_wait_for_a_write_in_progress(
     with mounted(mountpoint, **LONG) as m:
         make(m, "f", b"d" * (2 * BLOCK))
         whole(m, path, write=True)
-        with frozen(slow):
+        with busy(path):
             writer = Call(write, m / "f", b"w" * 100)
-            wait_until_frozen(writer)
+            wait_until_below(writer)
             mapped = Mapped(m, BLOCK)
             mapped.stores()
             assert not writer.done()
@@ -1083,9 +1083,9 @@ def test_store_that_waits_for_a_write_in_progress_can_be_killed(
     with mounted(mountpoint, open_flags=FOPEN_NOFLUSH, **LONG) as m:
         make(m, "f", b"d" * BLOCK)
         whole(m, path, write=True)
-        with frozen(slow):
+        with busy(path):
             writer = Call(write, m / "f", b"w" * 100)
-            wait_until_frozen(writer)
+            wait_until_below(writer)
             mapped = Mapped(m, 50)
             mapped.waits()
             mapped.kill()
@@ -1101,9 +1101,9 @@ def test_map_made_during_an_append_to_the_backing_file_appends_once(
     with mounted(mountpoint, consistency="exclusive", **LONG) as m:
         make(m, "f", b"d" * 100)
         whole(m, path, write=True)
-        with frozen(slow):
+        with busy(path):
             writer = Call(write, m / "f", b"w" * 10, 0, os.O_APPEND)
-            wait_until_frozen(writer)
+            wait_until_below(writer)
             mapped = Mapped(m, 50)
             mapped.waits()
         assert writer.result() == 10

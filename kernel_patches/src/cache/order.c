@@ -208,9 +208,11 @@ static u32 efuse_attrs_same(struct inode *inode, const struct fuse_attr *attr)
 {
 	const struct fuse_inode *fi = get_fuse_inode(inode);
 	const struct fuse_conn *fc = get_fuse_conn(inode);
-	/* An inode keeps its type and number. With write-back FUSE decides some attributes. */
-	u32 same = STATX_TYPE | STATX_INO | fuse_get_cache_mask(inode);
+	/* An inode keeps its type. With write-back FUSE decides some attributes. */
+	u32 same = STATX_TYPE | fuse_get_cache_mask(inode);
 
+	if (attr->ino == fi->orig_ino)
+		same |= STATX_INO;
 	if (attr->size == i_size_read(inode))
 		same |= STATX_SIZE;
 	if (!((attr->mode ^ fi->orig_i_mode) & 07777))
@@ -235,22 +237,21 @@ static u32 efuse_attrs_same(struct inode *inode, const struct fuse_attr *attr)
 /*
  * The caller of a request sees attributes, or those in @mask (STATX_*), which FUSE does not take.
  * What FUSE has, and what comes by requests that are in flight, may be older. So it is not shown
- * any more, unless it is the same. Under fuse_inode.lock.
+ * any more, unless it is the same. One attribute that differs ends all of them: pages and lists of
+ * rights live by the times and the mode, whichever of them a caller asks for. Under
+ * fuse_inode.lock.
  *
  * If no program set has ever been attached, all is as in plain FUSE.
  */
 static void efuse_attrs_outdate(struct inode *inode, const struct fuse_attr *attr, u32 mask)
 {
 	struct fuse_conn *fc = get_fuse_conn(inode);
-	u32 older;
 
-	if (!READ_ONCE(efuse_conn_get(fc)->learn_since))
-		return;
-	older = mask & STATX_BASIC_STATS & ~efuse_attrs_same(inode, attr);
-	if (!older)
+	if (!READ_ONCE(efuse_conn_get(fc)->learn_since) ||
+	    !(mask & STATX_BASIC_STATS & ~efuse_attrs_same(inode, attr)))
 		return;
 	get_fuse_inode(inode)->efuse_shown = atomic64_inc_return(&fc->attr_version);
-	fuse_invalidate_attr_mask(inode, older);
+	fuse_invalidate_attr(inode);
 }
 
 /**

@@ -144,15 +144,33 @@ void efuse_backing_accessed(struct efuse_conn *ec, u64 nodeid, const struct inod
 }
 
 /*
- * splice(2) writes while it holds the lock of a pipe. Another task may wait for that pipe, and keep
- * the file system below from being frozen meanwhile. So a WRITE of splice(2) does not wait until
- * that file system is thawed, but goes to the daemon, where a signal ends the wait. It does not go
- * to a stacked file system at all, which would wait for the one below.
+ * Begins to write to a backing file, unless its file system is frozen or being frozen: then the
+ * WRITE goes to the daemon. It must not wait for the thaw. Its caller, or another task that waits
+ * for this WRITE, may hold the lock of a pipe (splice(2)), and a third one may wait for that pipe
+ * and keep the file system below from being frozen.
+ *
+ * A stacked file system does wait for the one that it writes to. It is looked at, but may be frozen
+ * a moment later. So WRITEs of splice(2) do not go to stacked file systems at all.
  */
-static ssize_t efuse_backing_write_piped(struct kiocb *kiocb, struct iov_iter *iter)
+static bool efuse_backing_begin(const struct efuse_req *req, const struct file *file)
+{
+	struct super_block *sb = file_inode(file)->i_sb;
+	struct super_block *real = d_real_inode(file->f_path.dentry)->i_sb;
+
+	if (sb->s_stack_depth && req->args->efuse.piped)
+		return false;
+	if (real != sb) {
+		if (!sb_start_write_trylock(real))
+			return false;
+		sb_end_write(real);
+	}
+	return sb_start_write_trylock(sb);
+}
+
+/* What vfs_iocb_iter_write() does after it has begun. */
+static ssize_t efuse_backing_write(struct kiocb *kiocb, struct iov_iter *iter)
 {
 	struct file *file = kiocb->ki_filp;
-	struct super_block *sb = file_inode(file)->i_sb;
 	ssize_t ret;
 
 	if (!file->f_op->write_iter)
@@ -160,10 +178,7 @@ static ssize_t efuse_backing_write_piped(struct kiocb *kiocb, struct iov_iter *i
 	ret = rw_verify_area(WRITE, file, &kiocb->ki_pos, iov_iter_count(iter));
 	if (ret)
 		return ret;
-	if (sb->s_stack_depth || !sb_start_write_trylock(sb))
-		return -EAGAIN;
 	ret = file->f_op->write_iter(kiocb, iter);
-	sb_end_write(sb);
 	if (ret > 0)
 		fsnotify_modify(file);
 	return ret;
@@ -177,10 +192,8 @@ static ssize_t efuse_backing_io(struct efuse_req *req, const struct efuse_backin
 
 	if (req->args->opcode == FUSE_READ)
 		ret = vfs_iocb_iter_read(eb->file, kiocb, iter);
-	else if (req->args->efuse.piped)
-		ret = efuse_backing_write_piped(kiocb, iter);
 	else
-		ret = vfs_iocb_iter_write(eb->file, kiocb, iter);
+		ret = efuse_backing_write(kiocb, iter);
 	efuse_act_as(old);
 	return ret;
 }
@@ -207,8 +220,9 @@ static bool efuse_backing_at_end(const struct efuse_backing *eb, const struct ki
  * Moves bytes between @iter and the extent's file. @done is set to the number of bytes moved. An
  * append is done in one call, because only that call tells where its bytes went.
  */
-static enum efuse_stop efuse_backing_move(struct efuse_req *req, const struct efuse_backing *eb,
-					  u64 pos, const struct iov_iter *iter, size_t *done)
+static enum efuse_stop efuse_backing_move_begun(struct efuse_req *req,
+						const struct efuse_backing *eb, u64 pos,
+						const struct iov_iter *iter, size_t *done)
 {
 	bool write = req->args->opcode == FUSE_WRITE;
 	size_t len = iov_iter_count(iter);
@@ -231,8 +245,7 @@ static enum efuse_stop efuse_backing_move(struct efuse_req *req, const struct ef
 			kiocb.ki_flags &= ~IOCB_DIRECT;
 			continue;
 		}
-		if (ret == -EAGAIN &&
-		    (kiocb.ki_flags & IOCB_NOWAIT || (write && req->args->efuse.piped))) {
+		if (ret == -EAGAIN && kiocb.ki_flags & IOCB_NOWAIT) {
 			req->reason = EFUSE_DECLINED;
 			return EFUSE_STOP_REFUSED;
 		}
@@ -250,6 +263,24 @@ static enum efuse_stop efuse_backing_move(struct efuse_req *req, const struct ef
 			return EFUSE_STOP_EOF;
 		}
 	}
+}
+
+/* The same, but a WRITE is refused while the file system below is frozen. */
+static enum efuse_stop efuse_backing_move(struct efuse_req *req, const struct efuse_backing *eb,
+					  u64 pos, const struct iov_iter *iter, size_t *done)
+{
+	bool write = req->args->opcode == FUSE_WRITE;
+	enum efuse_stop stop;
+
+	*done = 0;
+	if (write && !efuse_backing_begin(req, eb->file)) {
+		req->reason = EFUSE_DECLINED;
+		return EFUSE_STOP_REFUSED;
+	}
+	stop = efuse_backing_move_begun(req, eb, pos, iter, done);
+	if (write)
+		sb_end_write(file_inode(eb->file)->i_sb);
+	return stop;
 }
 
 /* May the kernel write this range as the daemon would? Sets @req->reason if not. */

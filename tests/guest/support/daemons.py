@@ -47,7 +47,7 @@ DEADLINE_S = 180.0
 _MS_REMOUNT = 32
 _SYS_PIDFD_GETFD = 438
 # Functions in which a call waits for its own request, at the daemon or below.
-_CARRIED_OUT = {"request_wait_answer", "vfs_iocb_iter_read", "vfs_iocb_iter_write"}
+_CARRIED_OUT = {"request_wait_answer", "vfs_iocb_iter_read", "ext4_buffered_write_iter"}
 _AT_FORCE_SYNC, _AT_NOFOLLOW, _AT_FDCWD = 0x2000, 0x100, -100
 _libc = ctypes.CDLL(None, use_errno=True)
 

@@ -10,7 +10,6 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.guest.support.daemons import Call, eventually
 from tests.guest.support.shell import run
 
 _EXT4_IOC_SHUTDOWN = 0x8004587D
@@ -47,8 +46,3 @@ def frozen(point: Path) -> Iterator[None]:
         yield
     finally:
         run("fsfreeze", "-u", point)
-
-
-def wait_until_frozen(call: Call[int]) -> None:
-    """Wait until a writer waits for the frozen file system."""
-    eventually(lambda: "vfs_iocb_iter_write" in call.within(), "the writer waits below")
