@@ -235,23 +235,42 @@ static u32 efuse_attrs_same(struct inode *inode, const struct fuse_attr *attr)
 }
 
 /*
+ * Which of FUSE's attributes end when a caller has seen those in @mask? Those that differ. By some
+ * of them FUSE also decides which pages and lists of rights to keep, without a look at whether they
+ * are valid. So if one of these differs, or if it is not known whether the times do, nearly all
+ * end: not the number of links that is known, nor what FUSE decides itself.
+ */
+static u32 efuse_attrs_ended(struct inode *inode, const struct fuse_attr *attr, u32 mask)
+{
+	u32 deciding = STATX_SIZE | STATX_MTIME | STATX_CTIME | STATX_MODE | STATX_UID | STATX_GID;
+	u32 same = efuse_attrs_same(inode, attr);
+	u32 older = mask & STATX_BASIC_STATS & ~same;
+	u32 times = STATX_MTIME | STATX_CTIME;
+
+	if (!(older & deciding) && (!older || (mask & times) == times))
+		return older;
+	return STATX_BASIC_STATS & ~(fuse_get_cache_mask(inode) | (mask & same & STATX_NLINK));
+}
+
+/*
  * The caller of a request sees attributes, or those in @mask (STATX_*), which FUSE does not take.
  * What FUSE has, and what comes by requests that are in flight, may be older. So it is not shown
- * any more, unless it is the same. One attribute that differs ends all of them: pages and lists of
- * rights live by the times and the mode, whichever of them a caller asks for. Under
- * fuse_inode.lock.
+ * any more, unless it is the same. Under fuse_inode.lock.
  *
  * If no program set has ever been attached, all is as in plain FUSE.
  */
 static void efuse_attrs_outdate(struct inode *inode, const struct fuse_attr *attr, u32 mask)
 {
 	struct fuse_conn *fc = get_fuse_conn(inode);
+	u32 ended;
 
-	if (!READ_ONCE(efuse_conn_get(fc)->learn_since) ||
-	    !(mask & STATX_BASIC_STATS & ~efuse_attrs_same(inode, attr)))
+	if (!READ_ONCE(efuse_conn_get(fc)->learn_since))
+		return;
+	ended = efuse_attrs_ended(inode, attr, mask);
+	if (!ended)
 		return;
 	get_fuse_inode(inode)->efuse_shown = atomic64_inc_return(&fc->attr_version);
-	fuse_invalidate_attr(inode);
+	fuse_invalidate_attr_mask(inode, ended);
 }
 
 /**
@@ -291,6 +310,9 @@ void efuse_attrs_partial(const struct efuse_req *req, u64 nodeid, const struct f
 	if (inode) {
 		spin_lock(&get_fuse_inode(inode)->lock);
 		efuse_attrs_outdate(inode, attr, mask);
+		/* With write-back the caller sees the daemon's times, which FUSE does not have. */
+		if (READ_ONCE(req->ec->learn_since) && fuse_get_cache_mask(inode))
+			efuse_acls_end(inode);
 		spin_unlock(&get_fuse_inode(inode)->lock);
 	}
 	rcu_read_unlock();

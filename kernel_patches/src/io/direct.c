@@ -149,15 +149,17 @@ void efuse_backing_accessed(struct efuse_conn *ec, u64 nodeid, const struct inod
  * for this WRITE, may hold the lock of a pipe (splice(2)), and a third one may wait for that pipe
  * and keep the file system below from being frozen.
  *
- * A stacked file system does wait for the one that it writes to. It is looked at, but may be frozen
- * a moment later. So WRITEs of splice(2) do not go to stacked file systems at all.
+ * Of the stacked file systems, another eFuse does not wait either. overlayfs does: the one below it
+ * is looked at, but may be frozen before the overlay writes to it. So WRITEs of splice(2) do not go
+ * to stacked file systems at all. What others write to cannot be seen.
  */
 static bool efuse_backing_begin(const struct efuse_req *req, const struct file *file)
 {
 	struct super_block *sb = file_inode(file)->i_sb;
 	struct super_block *real = d_real_inode(file->f_path.dentry)->i_sb;
 
-	if (sb->s_stack_depth && req->args->efuse.piped)
+	if (sb->s_stack_depth &&
+	    (req->args->efuse.piped || (real == sb && !efuse_reads_pages(file))))
 		return false;
 	if (real != sb) {
 		if (!sb_start_write_trylock(real))
@@ -167,7 +169,12 @@ static bool efuse_backing_begin(const struct efuse_req *req, const struct file *
 	return sb_start_write_trylock(sb);
 }
 
-/* What vfs_iocb_iter_write() does after it has begun. */
+static void efuse_backing_end(const struct file *file)
+{
+	sb_end_write(file_inode(file)->i_sb);
+}
+
+/* What vfs_iocb_iter_write() does after it has verified the range and begun to write. */
 static ssize_t efuse_backing_write(struct kiocb *kiocb, struct iov_iter *iter)
 {
 	struct file *file = kiocb->ki_filp;
@@ -175,9 +182,6 @@ static ssize_t efuse_backing_write(struct kiocb *kiocb, struct iov_iter *iter)
 
 	if (!file->f_op->write_iter)
 		return -EINVAL;
-	ret = rw_verify_area(WRITE, file, &kiocb->ki_pos, iov_iter_count(iter));
-	if (ret)
-		return ret;
 	ret = file->f_op->write_iter(kiocb, iter);
 	if (ret > 0)
 		fsnotify_modify(file);
@@ -265,21 +269,33 @@ static enum efuse_stop efuse_backing_move_begun(struct efuse_req *req,
 	}
 }
 
+/* Is a WRITE of @len bytes permitted? This may ask a program, so it comes before the begin. */
+static bool efuse_backing_verify(const struct efuse_backing *eb, u64 pos, size_t len)
+{
+	const struct cred *old = efuse_act_as(eb->cred);
+	loff_t at = pos - eb->offset + eb->backing_offset;
+	int err = rw_verify_area(WRITE, eb->file, &at, len);
+
+	efuse_act_as(old);
+	return !err;
+}
+
 /* The same, but a WRITE is refused while the file system below is frozen. */
 static enum efuse_stop efuse_backing_move(struct efuse_req *req, const struct efuse_backing *eb,
 					  u64 pos, const struct iov_iter *iter, size_t *done)
 {
-	bool write = req->args->opcode == FUSE_WRITE;
 	enum efuse_stop stop;
 
+	if (req->args->opcode == FUSE_READ)
+		return efuse_backing_move_begun(req, eb, pos, iter, done);
 	*done = 0;
-	if (write && !efuse_backing_begin(req, eb->file)) {
+	if (!efuse_backing_verify(eb, pos, iov_iter_count(iter)) ||
+	    !efuse_backing_begin(req, eb->file)) {
 		req->reason = EFUSE_DECLINED;
 		return EFUSE_STOP_REFUSED;
 	}
 	stop = efuse_backing_move_begun(req, eb, pos, iter, done);
-	if (write)
-		sb_end_write(file_inode(eb->file)->i_sb);
+	efuse_backing_end(eb->file);
 	return stop;
 }
 
@@ -333,6 +349,17 @@ static bool efuse_direct_writable(struct efuse_req *req, const struct efuse_back
 	return false;
 }
 
+/* Could a WRITE begin now? */
+static bool efuse_backing_ready(struct efuse_req *req, const struct file *file)
+{
+	if (efuse_backing_begin(req, file)) {
+		efuse_backing_end(file);
+		return true;
+	}
+	req->reason = EFUSE_DECLINED;
+	return false;
+}
+
 /* May all of [pos, pos + len) be written to extents? */
 static bool efuse_direct_covers(struct efuse_req *req, u64 pos, u64 len)
 {
@@ -345,7 +372,8 @@ static bool efuse_direct_covers(struct efuse_req *req, u64 pos, u64 len)
 		if (!use)
 			return false;
 		room = min(room, len);
-		writable = efuse_direct_writable(req, use->extent, pos, room);
+		writable = efuse_direct_writable(req, use->extent, pos, room) &&
+			   efuse_backing_ready(req, use->extent->file);
 		efuse_extent_end(req->ec, use);
 		if (!writable)
 			return false;
