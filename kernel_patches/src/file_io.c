@@ -446,7 +446,7 @@ ssize_t efuse_file_write(struct kiocb *iocb, struct iov_iter *from, efuse_iter_t
 	    (iocb->ki_flags & IOCB_APPEND && READ_ONCE(ec->consistency) != EFUSE_EXCLUSIVE))
 		return ordinary(iocb, from);
 
-	/* The caller may have the lock of a pipe that others wait for: see efuse_backing_begin(). */
+	/* The caller may have the lock of a pipe that others wait for: efuse_backing_begin(). */
 	if (inode_lock_killable(inode))
 		return -EINTR;
 	done = efuse_file_write_locked(&op, &left, &count);

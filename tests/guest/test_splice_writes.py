@@ -40,6 +40,13 @@ def _sendfile(fd: int, path: Path) -> int:
         return os.sendfile(fd, source.fileno(), 0, len(_DATA))
 
 
+def _result_of(call: Callable[[int, Path], int], fd: int, path: Path) -> int:
+    """Call in another process, which must end before the lower file system is thawed."""
+    made = Call(call, fd, path)
+    eventually(made.done, "it ends", deadline_s=60)
+    return made.result()
+
+
 each_call = pytest.mark.parametrize("call", [_splice, _sendfile], ids=["splice", "sendfile"])
 
 
@@ -94,8 +101,7 @@ def test_writer_does_not_wait_below_until_the_file_system_there_is_thawed(
                 mapped[7 * BLOCK :] = fill("m", BLOCK)
             with frozen(slow):
                 m.log()
-                # Nothing waits for its end before the thaw.
-                assert Call(call, fd, tmp_path / "source").result() == len(_DATA)
+                assert _result_of(call, fd, tmp_path / "source") == len(_DATA)
                 assert "write" in m.asked()
         os.close(fd)
         assert bytes(m.call("inode", "f").data[: len(_DATA)]) == _DATA
@@ -122,7 +128,7 @@ def test_writer_does_not_wait_below_an_overlay(
             # splice(2) always goes to the daemon: the overlay may begin to wait while it is called.
             assert ("write" in m.asked()) == (call is _splice)
             with frozen(slow):
-                assert Call(call, fd, tmp_path / "source").result() == len(_DATA)
+                assert _result_of(call, fd, tmp_path / "source") == len(_DATA)
                 assert "write" in m.asked()
             os.close(fd)
             assert bytes(m.call("inode", "f").data[: len(_DATA)]) == _DATA
@@ -146,7 +152,7 @@ def test_splice_does_not_wait_for_write_back_that_waits_below(
         with mmap.mmap(fd, 8 * BLOCK) as mapped, frozen(slow):
             mapped[:BLOCK] = fill("m", BLOCK)
             _start_write_back(fd, BLOCK)
-            assert Call(_splice, fd, tmp_path / "source").result() == len(_DATA)
+            assert _result_of(_splice, fd, tmp_path / "source") == len(_DATA)
         os.close(fd)
         assert bytes(m.call("inode", "f").data[: len(_DATA)]) == _DATA
 
