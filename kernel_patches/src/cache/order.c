@@ -235,10 +235,10 @@ static u32 efuse_attrs_same(struct inode *inode, const struct fuse_attr *attr)
 }
 
 /*
- * Which of FUSE's attributes end when a caller has seen those in @mask? Those that differ. By some
- * of them FUSE also decides which pages and lists of rights to keep, without a look at whether they
- * are valid. So if one of these differs, or if it is not known whether the times do, nearly all
- * end: not the number of links that is known, nor what FUSE decides itself.
+ * Which of FUSE's attributes end when a caller has seen the attributes in @mask? The different ones.
+ * By some of them FUSE also decides which pages and lists of rights to keep, without a look at
+ * whether they are valid. So if one of these differs, or if it is not known whether the times do,
+ * nearly all end: not the number of links that is known, nor what FUSE decides itself.
  */
 static u32 efuse_attrs_ended(struct inode *inode, const struct fuse_attr *attr, u32 mask)
 {
