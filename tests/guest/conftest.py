@@ -23,8 +23,9 @@ from tests.guest.support.channel import Channel
 from tests.guest.support.csd_device import Device
 from tests.guest.support.daemons import Mount, mounted
 from tests.guest.support.manual_daemon import ManualDaemon
+from tests.guest.support.overlays import overlaid
 from tests.guest.support.running_kernel import LINUX, KernelLog
-from tests.guest.support.shell import load_file_system, run
+from tests.guest.support.shell import run
 from tests.guest.support.small_disk import small
 
 collect_ignore = ["test_io_uring.py" if LINUX < 7 else "test_no_io_uring.py"]
@@ -171,13 +172,8 @@ def lower(lower_root: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
 @pytest.fixture
 def overlay(lower: Path) -> Iterator[Path]:
     """An overlay of two directories of ``lower``, ``below`` and ``above``."""
-    load_file_system("overlay")
-    for name in ("below", "above", "work", "both"):
-        (lower / name).mkdir()
-    layers = f"lowerdir={lower}/below,upperdir={lower}/above,workdir={lower}/work"
-    run("mount", "-t", "overlay", "-o", layers, "overlay", lower / "both")
-    yield lower / "both"
-    run("umount", "--lazy", lower / "both")
+    with overlaid(lower) as root:
+        yield root
 
 
 @pytest.fixture

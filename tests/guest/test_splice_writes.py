@@ -15,11 +15,15 @@ from tests.guest.support.backing_files import backing, make, whole
 from tests.guest.support.daemons import Call, eventually, mounted
 from tests.guest.support.data_cache import path_count
 from tests.guest.support.file_data import BLOCK, fill
-from tests.guest.support.shell import load_file_system, run
+from tests.guest.support.overlays import overlaid
 from tests.guest.support.small_disk import frozen
 from tests.guest.support.wire import FOPEN_NOFLUSH
 
 _DATA = fill("s", 4 * BLOCK)
+
+
+def _spliced(pipe: int, fd: int) -> int:
+    return os.splice(pipe, fd, len(_DATA), offset_dst=0)
 
 
 def _splice(fd: int, path: Path) -> int:
@@ -27,7 +31,7 @@ def _splice(fd: int, path: Path) -> int:
     out, into = os.pipe()
     try:
         os.write(into, _DATA)
-        return os.splice(out, fd, len(_DATA), offset_dst=0)
+        return _spliced(out, fd)
     finally:
         os.close(out)
         os.close(into)
@@ -112,28 +116,20 @@ def test_writer_does_not_wait_below_until_the_file_system_there_is_thawed(
 def test_writer_does_not_wait_below_an_overlay(
     mountpoint: Path, slow: Path, tmp_path: Path, call: Callable[[int, Path], int]
 ) -> None:
-    load_file_system("overlay")
-    for name in ("below", "above", "work", "both"):
-        (slow / name).mkdir()
-    (slow / "above/backing").write_bytes(fill("b", 8 * BLOCK))
-    layers = f"lowerdir={slow}/below,upperdir={slow}/above,workdir={slow}/work"
-    run("mount", "-t", "overlay", "-o", layers, "overlay", slow / "both")
-    try:
-        with mounted(mountpoint, stack_depth=2) as m:
-            make(m, "f", fill("d", 8 * BLOCK))
-            whole(m, str(slow / "both/backing"), write=True)
-            fd = os.open(m / "f", os.O_RDWR)
-            m.log()
-            assert call(fd, tmp_path / "source") == len(_DATA)
-            # splice(2) always goes to the daemon: the overlay may begin to wait while it is called.
-            assert ("write" in m.asked()) == (call is _splice)
-            with frozen(slow):
-                assert _result_of(call, fd, tmp_path / "source") == len(_DATA)
-                assert "write" in m.asked()
-            os.close(fd)
-            assert bytes(m.call("inode", "f").data[: len(_DATA)]) == _DATA
-    finally:
-        run("umount", slow / "both")
+    with overlaid(slow) as both, mounted(mountpoint, stack_depth=2) as m:
+        path = backing(both, fill("b", 8 * BLOCK))
+        make(m, "f", fill("d", 8 * BLOCK))
+        whole(m, path, write=True)
+        fd = os.open(m / "f", os.O_RDWR)
+        m.log()
+        assert call(fd, tmp_path / "source") == len(_DATA)
+        # splice(2) always goes to the daemon: the overlay may begin to wait while it is called.
+        assert ("write" in m.asked()) == (call is _splice)
+        with frozen(slow):
+            assert _result_of(call, fd, tmp_path / "source") == len(_DATA)
+            assert "write" in m.asked()
+        os.close(fd)
+        assert bytes(m.call("inode", "f").data[: len(_DATA)]) == _DATA
 
 
 def _start_write_back(fd: int, length: int) -> None:
@@ -171,10 +167,6 @@ def _text(path: Path) -> str:
 
 def _written_from(path: str, buffer: mmap.mmap) -> int:
     return os.pwrite(os.open(path, os.O_RDWR), memoryview(buffer)[: len(_DATA)], 0)
-
-
-def _spliced(pipe: int, fd: int) -> int:
-    return os.splice(pipe, fd, len(_DATA), offset_dst=0)
 
 
 def _frozen_and_thawed(point: Path) -> int:

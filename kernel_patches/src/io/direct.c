@@ -280,7 +280,7 @@ static bool efuse_backing_verify(const struct efuse_backing *eb, u64 pos, size_t
 	return !err;
 }
 
-/* The same, but a WRITE is refused while the file system below is frozen. */
+/* As efuse_backing_move_begun(), but a WRITE is refused while the file system below is frozen. */
 static enum efuse_stop efuse_backing_move(struct efuse_req *req, const struct efuse_backing *eb,
 					  u64 pos, const struct iov_iter *iter, size_t *done)
 {
