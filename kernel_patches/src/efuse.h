@@ -66,7 +66,6 @@ struct writeback_control;
  *	   without a timeout
  * @uncached: READ, WRITE: the daemon wants to see every request of this open file
  *	      (FOPEN_DIRECT_IO)
- * @piped: WRITE: the caller may hold the lock of a pipe, see efuse_splice_write()
  * @unkept: READ: the data that it brings must not be learned
  * @measured: READ, WRITE: path_done() is called with the duration
  * @path: READ, WRITE: the selected path, enum efuse_path
@@ -94,7 +93,6 @@ struct efuse_args {
 	bool extends:1;
 	bool asked:1;
 	bool uncached:1;
-	bool piped:1;
 	bool unkept:1;
 	bool measured:1;
 	u8 path;
@@ -200,8 +198,6 @@ ssize_t efuse_write_checks(struct kiocb *iocb, struct iov_iter *from);
 int efuse_write_checks_again(struct kiocb *iocb, struct iov_iter *from);
 ssize_t efuse_file_write(struct kiocb *iocb, struct iov_iter *from,
 			 ssize_t (*ordinary)(struct kiocb *iocb, struct iov_iter *from));
-ssize_t efuse_splice_write(struct pipe_inode_info *pipe, struct file *out, loff_t *ppos,
-			   size_t len, unsigned int flags);
 unsigned int efuse_write_flags(const struct kiocb *iocb, unsigned int flags);
 
 /* Buffers for READDIR and READDIRPLUS: see readdir.c. */

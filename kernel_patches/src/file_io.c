@@ -16,7 +16,6 @@
 #include <linux/pagemap.h>
 #include <linux/rmap.h>
 #include <linux/sched/signal.h>
-#include <linux/splice.h>
 #include <linux/uaccess.h>
 #include <linux/uio.h>
 
@@ -456,31 +455,4 @@ ssize_t efuse_file_write(struct kiocb *iocb, struct iov_iter *from, efuse_iter_t
 	if (left && done >= 0)
 		done = efuse_file_rest(iocb, from, ordinary, done, whole);
 	return whole && done > 0 && done < count ? -EIO : done;
-}
-
-/**
- * efuse_splice_write - splice(2), or sendfile(2), into a regular file
- * @pipe: pipe with the bytes
- * @out: the file
- * @ppos: position in it, which is advanced
- * @len: number of bytes
- * @flags: flags of splice(2)
- *
- * The lock of the pipe is held during each write: see efuse_backing_begin(). WRITEs of other tasks
- * to the same open file are treated in the same way meanwhile, since a request does not tell its
- * caller.
- *
- * Context: process context, may sleep.
- * Return: the number of bytes written, or a negative errno.
- */
-ssize_t efuse_splice_write(struct pipe_inode_info *pipe, struct file *out, loff_t *ppos,
-			   size_t len, unsigned int flags)
-{
-	struct fuse_file *ff = out->private_data;
-	ssize_t ret;
-
-	atomic_inc(&ff->efuse_splicing);
-	ret = iter_file_splice_write(pipe, out, ppos, len, flags);
-	atomic_dec(&ff->efuse_splicing);
-	return ret;
 }

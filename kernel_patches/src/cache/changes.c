@@ -344,7 +344,6 @@ void efuse_file_locks(struct file *file, const struct file_lock *fl)
 void efuse_io_args(struct fuse_file *ff, struct fuse_args *args)
 {
 	args->efuse.uncached = ff->open_flags & FOPEN_DIRECT_IO;
-	args->efuse.piped = atomic_read(&ff->efuse_splicing);
 }
 
 void efuse_child_args(struct fuse_args *args, struct dentry *first, struct dentry *second)

@@ -149,24 +149,14 @@ void efuse_backing_accessed(struct efuse_conn *ec, u64 nodeid, const struct inod
  * for this WRITE, may hold the lock of a pipe (splice(2)), and a third one may wait for that pipe
  * and keep the file system below from being frozen.
  *
- * Of the stacked file systems, another eFuse does not wait either. overlayfs does: the one below it
- * is looked at, but may be frozen before the overlay writes to it. So WRITEs of splice(2) do not go
- * to stacked file systems at all. What others write to cannot be seen.
+ * Another eFuse below does not wait either. Other stacked file systems, such as overlayfs, wait for
+ * the one below them, which may be frozen at any moment. So WRITEs to these go to the daemon.
  */
-static bool efuse_backing_begin(const struct efuse_req *req, const struct file *file)
+static bool efuse_backing_begin(const struct file *file)
 {
 	struct super_block *sb = file_inode(file)->i_sb;
-	struct super_block *real = d_real_inode(file->f_path.dentry)->i_sb;
 
-	if (sb->s_stack_depth &&
-	    (req->args->efuse.piped || (real == sb && !efuse_reads_pages(file))))
-		return false;
-	if (real != sb) {
-		if (!sb_start_write_trylock(real))
-			return false;
-		sb_end_write(real);
-	}
-	return sb_start_write_trylock(sb);
+	return (!sb->s_stack_depth || efuse_reads_pages(file)) && sb_start_write_trylock(sb);
 }
 
 static void efuse_backing_end(const struct file *file)
@@ -290,7 +280,7 @@ static enum efuse_stop efuse_backing_move(struct efuse_req *req, const struct ef
 		return efuse_backing_move_begun(req, eb, pos, iter, done);
 	*done = 0;
 	if (!efuse_backing_verify(eb, pos, iov_iter_count(iter)) ||
-	    !efuse_backing_begin(req, eb->file)) {
+	    !efuse_backing_begin(eb->file)) {
 		req->reason = EFUSE_DECLINED;
 		return EFUSE_STOP_REFUSED;
 	}
@@ -352,7 +342,7 @@ static bool efuse_direct_writable(struct efuse_req *req, const struct efuse_back
 /* Could a WRITE begin now? */
 static bool efuse_backing_ready(struct efuse_req *req, const struct file *file)
 {
-	if (efuse_backing_begin(req, file)) {
+	if (efuse_backing_begin(file)) {
 		efuse_backing_end(file);
 		return true;
 	}

@@ -139,7 +139,6 @@ static void efuse_part_args(struct efuse_part *part, const struct fuse_args *who
 	args->opcode = whole->opcode;
 	args->nodeid = whole->nodeid;
 	args->efuse.uncached = whole->efuse.uncached;
-	args->efuse.piped = whole->efuse.piped;
 	args->efuse.path = whole->efuse.path;
 	args->efuse.asked = whole->efuse.asked;
 	/* Traced if the part covers the whole request. */
