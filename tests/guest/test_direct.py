@@ -7,6 +7,7 @@ So each read shows its source.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -34,6 +35,7 @@ from tests.guest.support.small_disk import shut_down, small
 from tests.guest.support.wire import FOPEN_KEEP_CACHE
 
 DEADLINE_S = 60
+_IN_MODIFY = 2
 
 
 # Reads of mapped files
@@ -481,6 +483,21 @@ def test_write_to_a_mapped_file_goes_to_the_backing_file(mountpoint: Path, lower
         assert Path(path).read_bytes() == expected
         assert read(m / "f") == expected
         assert "read" not in m.asked()
+
+
+def test_watcher_of_the_backing_file_is_told_of_each_write(mountpoint: Path, lower: Path) -> None:
+    path = backing(lower, fill("b"))
+    libc = ctypes.CDLL(None, use_errno=True)
+    watcher = libc.inotify_init1(os.O_NONBLOCK)
+    with mounted(mountpoint) as m, open(watcher, "rb", buffering=0) as events:
+        make(m, "f", fill("b"))
+        whole(m, path, write=True)
+        watch = libc.inotify_add_watch(watcher, os.fsencode(path), _IN_MODIFY)
+        for flags in (os.O_WRONLY, os.O_WRONLY | os.O_DIRECT):
+            with m.answered("write"), open(os.open(m / "f", flags), "wb", buffering=0) as file:
+                file.write(mmap.mmap(-1, BLOCK))
+            assert struct.unpack("=iIII", events.read(64)) == (watch, _IN_MODIFY, 0, 0)
+        assert events.read(64) is None
 
 
 def test_direct_write_to_a_mapped_file_goes_to_the_backing_file(

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,46 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.guest.support.backing_files import backing, make, whole
-from tests.guest.support.daemons import Call, eventually, mounted
+from tests.guest.support.daemons import mounted
 from tests.guest.support.data_cache import path_count
 from tests.guest.support.file_data import BLOCK, fill
-from tests.guest.support.overlays import overlaid
-from tests.guest.support.small_disk import frozen
-from tests.guest.support.wire import FOPEN_NOFLUSH
+from tests.guest.support.splices import DATA, sendfile, splice
 
-_DATA = fill("s", 4 * BLOCK)
-
-
-def _spliced(pipe: int, fd: int) -> int:
-    return os.splice(pipe, fd, len(_DATA), offset_dst=0)
-
-
-def _splice(fd: int, path: Path) -> int:
-    """Splice from a pipe, which stays locked meanwhile."""
-    out, into = os.pipe()
-    try:
-        os.write(into, _DATA)
-        return _spliced(out, fd)
-    finally:
-        os.close(out)
-        os.close(into)
-
-
-def _sendfile(fd: int, path: Path) -> int:
-    """Send from a file, which the kernel does by a pipe of its own."""
-    path.write_bytes(_DATA)
-    with path.open("rb") as source:
-        return os.sendfile(fd, source.fileno(), 0, len(_DATA))
-
-
-def _result_of(call: Callable[[int, Path], int], fd: int, path: Path) -> int:
-    """Call in another process, which must end before the lower file system is thawed."""
-    made = Call(call, fd, path)
-    eventually(made.done, "it ends", deadline_s=60)
-    return made.result()
-
-
-each_call = pytest.mark.parametrize("call", [_splice, _sendfile], ids=["splice", "sendfile"])
+each_call = pytest.mark.parametrize("call", [splice, sendfile])
 
 
 @each_call
@@ -65,141 +29,32 @@ def test_spliced_bytes_go_into_the_backing_file_without_the_daemon(
         fd = os.open(m / "f", os.O_WRONLY)
         m.log()
         done = path_count(m, "requests", "direct")
-        assert call(fd, tmp_path / "source") == len(_DATA)
+        assert call(fd, tmp_path / "source") == len(DATA)
         assert path_count(m, "requests", "direct") > done
         assert "write" not in m.asked()
         os.close(fd)
-        assert Path(path).read_bytes() == _DATA + fill("b", 8 * BLOCK)[len(_DATA) :]
+        assert Path(path).read_bytes() == DATA + fill("b", 8 * BLOCK)[len(DATA) :]
 
 
-def _written(fd: int, path: Path) -> int:
-    return os.pwrite(fd, _DATA, 0)
-
-
-def _stored(fd: int, path: Path) -> int:
-    """Store by a map, and write the pages back."""
-    with mmap.mmap(fd, len(_DATA)) as mapped:
-        mapped[:] = _DATA
-        mapped.flush()
-    return len(_DATA)
-
-
-@pytest.mark.parametrize("dirty", [False, True], ids=["", "behind a dirty page"])
-@pytest.mark.parametrize(
-    "call", [_splice, _sendfile, _written, _stored], ids=["splice", "sendfile", "write", "map"]
-)
-def test_writer_does_not_wait_below_until_the_file_system_there_is_thawed(
-    mountpoint: Path, slow: Path, tmp_path: Path, call: Callable[[int, Path], int], dirty: bool
+@each_call
+def test_spliced_bytes_go_through_two_mounts_without_their_daemons(
+    mountpoint: Path, lower: Path, tmp_path: Path, call: Callable[[int, Path], int]
 ) -> None:
-    """It has locks for which others may wait that keep that file system from being frozen.
-
-    With a dirty page in the file, FUSE copies the bytes to pages and sends these.
-    """
-    path = backing(slow, fill("b", 8 * BLOCK))
-    with mounted(mountpoint) as m:
-        make(m, "f", fill("d", 8 * BLOCK))
-        whole(m, path, write=True)
-        fd = os.open(m / "f", os.O_RDWR)
-        with mmap.mmap(fd, 8 * BLOCK) as mapped:
-            if dirty:
-                mapped[7 * BLOCK :] = fill("m", BLOCK)
-            with frozen(slow):
-                m.log()
-                assert _result_of(call, fd, tmp_path / "source") == len(_DATA)
-                assert "write" in m.asked()
-        os.close(fd)
-        assert bytes(m.call("inode", "f").data[: len(_DATA)]) == _DATA
-        assert Path(path).read_bytes()[: len(_DATA)] == fill("b", len(_DATA))
-
-
-@pytest.mark.parametrize("call", [_splice, _written], ids=["splice", "write"])
-def test_writer_does_not_wait_below_an_overlay(
-    mountpoint: Path, slow: Path, tmp_path: Path, call: Callable[[int, Path], int]
-) -> None:
-    with overlaid(slow) as both, mounted(mountpoint, stack_depth=2) as m:
-        path = backing(both, fill("b", 8 * BLOCK))
-        make(m, "f", fill("d", 8 * BLOCK))
-        whole(m, path, write=True)
-        fd = os.open(m / "f", os.O_RDWR)
-        with frozen(slow):
+    path = backing(lower, fill("b", 8 * BLOCK))
+    first, second = mountpoint / "1", mountpoint / "2"
+    first.mkdir()
+    second.mkdir()
+    with mounted(second) as below, mounted(first, stack_depth=2) as above:
+        for m, file in ((below, path), (above, below / "f")):
+            make(m, "f", fill("d", 8 * BLOCK))
+            whole(m, file, write=True)
+        fd = os.open(above / "f", os.O_WRONLY)
+        for m in (below, above):
             m.log()
-            assert _result_of(call, fd, tmp_path / "source") == len(_DATA)
-            assert "write" in m.asked()
+        done = path_count(above, "requests", "direct")
+        assert call(fd, tmp_path / "source") == len(DATA)
+        assert path_count(above, "requests", "direct") > done
+        assert "write" not in above.asked() + below.asked()
         os.close(fd)
-        assert bytes(m.call("inode", "f").data[: len(_DATA)]) == _DATA
-
-
-def _start_write_back(fd: int, length: int) -> None:
-    start, size = ctypes.c_int64(0), ctypes.c_int64(length)
-    assert ctypes.CDLL(None).sync_file_range(fd, start, size, 2) == 0  # SYNC_FILE_RANGE_WRITE
-
-
-def test_splice_does_not_wait_for_write_back_that_waits_below(
-    mountpoint: Path, slow: Path, tmp_path: Path
-) -> None:
-    path = backing(slow, fill("b", 8 * BLOCK))
-    with mounted(mountpoint) as m:
-        make(m, "f", fill("d", 8 * BLOCK))
-        whole(m, path, write=True)
-        fd = os.open(m / "f", os.O_RDWR)
-        with mmap.mmap(fd, 8 * BLOCK) as mapped, frozen(slow):
-            mapped[:BLOCK] = fill("m", BLOCK)
-            _start_write_back(fd, BLOCK)
-            assert _result_of(_splice, fd, tmp_path / "source") == len(_DATA)
-        os.close(fd)
-        assert bytes(m.call("inode", "f").data[: len(_DATA)]) == _DATA
-
-
-def _freeze_waits() -> bool:
-    stacks = Path("/proc").glob("[0-9]*/stack")
-    return any("freeze_super" in text for text in map(_text, stacks))
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:  # the process has ended
-        return ""
-
-
-def _written_from(path: str, buffer: mmap.mmap) -> int:
-    return os.pwrite(os.open(path, os.O_RDWR), memoryview(buffer)[: len(_DATA)], 0)
-
-
-def _frozen_and_thawed(point: Path) -> int:
-    with frozen(point):
-        return 1
-
-
-def test_writers_below_and_above_that_share_a_pipe_do_not_hold_up_each_other_and_a_freeze(
-    mountpoint: Path, slow: Path
-) -> None:
-    """A circle: the file's lock, the pipe's lock, and the freeze of the lower file system."""
-    path, other = backing(slow, fill("b", 8 * BLOCK)), backing(slow, bytes(8 * BLOCK), "other")
-    with mounted(mountpoint, open_flags=FOPEN_NOFLUSH) as m:
-        make(m, "f", fill("d", 8 * BLOCK))
-        make(m, "g", _DATA)
-        whole(m, path, write=True)
-        fd, lower = os.open(m / "f", os.O_RDWR), os.open(other, os.O_RDWR)
-        out, into = os.pipe()
-        os.write(into, _DATA)
-        g = os.open(m / "g", os.O_RDONLY)
-        buffer = mmap.mmap(g, len(_DATA), access=mmap.ACCESS_READ)
-        m.hold("read", "after")
-        writer = Call(_written_from, m / "f", buffer)
-        m.wait_held()
-        above = Call(_spliced, out, fd)
-        eventually(lambda: "iter_file_splice_write" in above.within(), "it waits for the writer")
-        below = Call(_spliced, out, lower)
-        eventually(lambda: "iter_file_splice_write" in below.within(), "it waits for the pipe")
-        freezer = Call(_frozen_and_thawed, slow)
-        eventually(_freeze_waits, "the freeze waits for the splice below")
-        m.release()
-        assert writer.result() == above.result() == len(_DATA)
-        os.write(into, _DATA)
-        assert below.result() == len(_DATA)
-        assert freezer.result() == 1
-        assert Path(other).read_bytes()[: len(_DATA)] == _DATA
-        buffer.close()
-        for number in (fd, g, lower, out, into):
-            os.close(number)
+        assert Path(path).read_bytes() == DATA + fill("b", 8 * BLOCK)[len(DATA) :]
+        above.call("unmap_extents", "f")
