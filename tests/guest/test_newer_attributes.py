@@ -10,15 +10,20 @@ from __future__ import annotations
 import os
 import stat
 import struct
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.access_lists import ACCESS, ALICE, BOB, encoded
 from tests.guest.support import scripted_daemon, wire
 from tests.guest.support.backing_files import backing, make
 from tests.guest.support.daemons import (
+    Call,
     Mount,
+    Statx,
     as_user,
     birth_stat,
     force_stat,
@@ -478,3 +483,65 @@ def test_right_that_was_given_by_another_nodeid_of_the_file_is_seen(mountpoint: 
         assert os.stat(m / "f").st_mode == os.stat(m / "g").st_mode
         os.chmod(m / "g", 0o644)
         assert as_user(1000, Path(m / "f").read_bytes) == b"bytes"
+
+
+_OLD_LIST = encoded(6, 0, 0, mask=6, users={ALICE: 6})
+_NEW_LIST = encoded(6, 0, 0, mask=6, users={BOB: 6})
+
+
+def _open_in(directory: int) -> None:
+    os.close(os.open("f", os.O_RDWR, dir_fd=directory))
+
+
+def _list_of_rights_ends(
+    m: Mount, pool: ThreadPoolExecutor, opcode: str, ask: Callable[[int], Statx], link: bool
+) -> None:
+    """Let a list be cached, and replaced at the daemon, while a request for attributes is held."""
+    m.model.create("f", b"bytes", mode=0o100660)
+    m.model.set_xattr("f", os.fsencode(ACCESS), _OLD_LIST)
+    fd, top = os.open(m / "f", os.O_RDWR), os.open(m.path, os.O_RDONLY)
+    m.hold(opcode, "before")
+    asking = pool.submit(ask, fd)
+    m.wait_held()
+    Call(_open_in, top, uid=ALICE, gid=ALICE).result()
+    assert os.getxattr(fd, ACCESS) == _OLD_LIST
+    m.model.set_xattr("f", os.fsencode(ACCESS), _NEW_LIST)
+    if link:
+        m.model.hard_link("f", "g")
+    m.release()
+    assert asking.result().st_nlink == 1 + link
+    assert os.getxattr(fd, ACCESS) == _NEW_LIST
+    with pytest.raises(PermissionError):
+        Call(_open_in, top, uid=ALICE, gid=ALICE).result()
+    os.close(fd)
+    os.close(top)
+
+
+@pytest.mark.parametrize("write_back", [False, True], ids=["", "write-back"])
+@pytest.mark.parametrize("link", [False, True], ids=["", "another link"])
+@pytest.mark.parametrize(
+    ("opcode", "ask"), [("getattr", force_stat), ("statx", birth_stat)], ids=["getattr", "statx"]
+)
+def test_list_of_rights_ends_with_a_reply_that_fuse_drops(
+    mountpoint: Path, opcode: str, ask: Callable[[int], Statx], link: bool, write_back: bool
+) -> None:
+    """The list was cached after the request was issued, and changed before it was answered."""
+    flags = wire.FUSE_POSIX_ACL | (FUSE_WRITEBACK_CACHE if write_back else 0)
+    with (
+        mounted(mountpoint, statx=True, generic_flags=flags, **_TIMEOUTS) as m,
+        m.threads(1) as pool,
+    ):
+        _list_of_rights_ends(m, pool, opcode, ask, link)
+
+
+@pytest.mark.usefixtures("statx_without_blocks")
+@pytest.mark.parametrize("write_back", [False, True], ids=["", "write-back"])
+def test_list_of_rights_ends_with_a_statx_without_all_attributes(
+    mountpoint: Path, write_back: bool
+) -> None:
+    flags = wire.FUSE_POSIX_ACL | (FUSE_WRITEBACK_CACHE if write_back else 0)
+    with (
+        mounted(mountpoint, statx=True, generic_flags=flags, **_TIMEOUTS) as m,
+        m.threads(1) as pool,
+    ):
+        _list_of_rights_ends(m, pool, "statx", birth_stat, link=False)

@@ -57,10 +57,10 @@ def _read_and_write(path: Path) -> None:
 
 
 @pytest.mark.parametrize("consistency", ["ttl", "exclusive"])
-def test_files_of_a_stacked_file_system_are_read_and_written_in_the_kernel(
+def test_files_of_a_stacked_file_system_are_read_in_the_kernel(
     stacked: tuple[Path, Path], mountpoint: Path, consistency: str
 ) -> None:
-    """The daemon writes to an overlay, which waits while the file system below it is frozen."""
+    """Also written, except on an overlay, which waits while the file system below is frozen."""
     source, origin = stacked
     overlay = origin.parent.name == "below"
     operations = efuse.Passthrough(source, consistency=consistency)

@@ -235,10 +235,10 @@ static u32 efuse_attrs_same(struct inode *inode, const struct fuse_attr *attr)
 }
 
 /*
- * Which of FUSE's attributes end when a caller has seen the attributes in @mask? The different ones.
- * By some of them FUSE also decides which pages and lists of rights to keep, without a look at
- * whether they are valid. So if one of these differs, or if it is not known whether the times do,
- * nearly all end: not the number of links that is known, nor what FUSE decides itself.
+ * Which of FUSE's attributes end when a caller has seen those in @mask? The different ones. By some
+ * of them FUSE also decides which pages and lists of rights to keep, without a look at whether they
+ * are valid. So if one of these differs, or if it is not known whether the times do, nearly all
+ * end: not the number of links that is known, nor what FUSE decides itself.
  */
 static u32 efuse_attrs_ended(struct inode *inode, const struct fuse_attr *attr, u32 mask)
 {
@@ -266,6 +266,8 @@ static void efuse_attrs_outdate(struct inode *inode, const struct fuse_attr *att
 
 	if (!READ_ONCE(efuse_conn_get(fc)->learn_since))
 		return;
+	/* A list may have been cached since the request was issued, and be older than its reply. */
+	efuse_acls_end(inode);
 	ended = efuse_attrs_ended(inode, attr, mask);
 	if (!ended)
 		return;
@@ -310,9 +312,6 @@ void efuse_attrs_partial(const struct efuse_req *req, u64 nodeid, const struct f
 	if (inode) {
 		spin_lock(&get_fuse_inode(inode)->lock);
 		efuse_attrs_outdate(inode, attr, mask);
-		/* With write-back the caller sees the daemon's times, which FUSE does not have. */
-		if (READ_ONCE(req->ec->learn_since) && fuse_get_cache_mask(inode))
-			efuse_acls_end(inode);
 		spin_unlock(&get_fuse_inode(inode)->lock);
 	}
 	rcu_read_unlock();

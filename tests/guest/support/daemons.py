@@ -46,6 +46,8 @@ T = TypeVar("T")
 DEADLINE_S = 180.0
 _MS_REMOUNT = 32
 _SYS_PIDFD_GETFD = 438
+# Few entries, because creating and freeing maps of the default size takes most of an attach's time.
+_CAPACITY = {"entries": 8192, "attrs": 8192, "blobs": 1024, "grants": 2048, "blocks": 1024}
 # Functions in which a call waits for its own request, at the daemon or below.
 _CARRIED_OUT = {"request_wait_answer", "vfs_iocb_iter_read", "ext4_buffered_write_iter"}
 _AT_FORCE_SYNC, _AT_NOFOLLOW, _AT_FDCWD = 0x2000, 0x100, -100
@@ -456,7 +458,7 @@ def mounted(
     :param declare: promises of the file system, such as ``no_open``.
     :param allow_other: whether other users than root have access.
     :param attach: whether to attach the built-in handlers.
-    :param capacity: capacities of maps, by name.
+    :param capacity: capacities of maps, by name, that are to differ from those of other tests.
     :param path: path to which READs and WRITEs are forced.
     :param stack_depth: stacking depth of the mount.
     :param answers: members of `Options`.
@@ -471,7 +473,7 @@ def mounted(
         for name in declare:
             setattr(mount.connection, name, True)
         if attach:
-            mount.attach(capacity=capacity)
+            mount.attach(capacity=_CAPACITY | (capacity or {}))
         yield mount
         mount.end()
     finally:
