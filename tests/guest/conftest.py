@@ -70,6 +70,12 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     return True
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_write_back_by_age() -> None:
+    """Keep pages from being written back because a slow test lasts longer than half a minute."""
+    Path("/proc/sys/vm/dirty_expire_centisecs").write_text("360000")
+
+
 @pytest.fixture(scope="session")
 def _kernel() -> KernelLog:
     return KernelLog()
