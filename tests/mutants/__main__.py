@@ -35,7 +35,8 @@ _COPIED = (
     "pyproject.toml",
     "docs",
 )
-_TIMEOUT_S = 1200
+# A fault may hang a task for good, which ends the guest after two minutes.
+_GUEST = ("--timeout", "1200", "--append", "sysctl.kernel.hung_task_panic=1")
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def _tried(mutant: Mutant, schedules: list[str] | None) -> tuple[bool, str]:
         built = _run(root, sys.executable, "-m", "tests.mutants.build", kept)
         if built.returncode:
             raise ValueError(f"{mutant.name}: {built.stderr}")
-        words = [*EFUSE, "guest", "run", "--timeout", str(_TIMEOUT_S), "--"]
+        words = [*EFUSE, "guest", "run", *_GUEST, "--"]
         done = _run(root, *words, *_command(mutant, schedules))
     failed = re.findall(r"^(?:FAILED|ERROR) (\S+)|^(seed \d+ \(.*)", done.stdout, re.M)
     failed = ["".join(found) for found in failed]
