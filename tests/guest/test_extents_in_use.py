@@ -21,7 +21,7 @@ from efuse.fs.extents import Extent, map_extent, unmap_extents
 from efuse.fs.mountpoint import unmount
 from tests.guest.support.backing_files import backing, make, map_error, whole
 from tests.guest.support.busy_file import busy, wait_until_below
-from tests.guest.support.daemons import Call, Mount, eventually, mounted
+from tests.guest.support.daemons import Call, Mount, eventually, mounted, some_task_waits_in
 from tests.guest.support.file_data import BLOCK, fill, read_direct, write
 from tests.guest.support.scripted_daemon import Options
 from tests.guest.support.small_disk import frozen
@@ -328,23 +328,13 @@ def test_write_back_of_a_slow_file_does_not_delay_another(
         m.log()
         with busy(paths["f"]):
             stuck = Call(store, m / "f", fill("w", BLOCK))
-            eventually(_worker_waits, "a worker waits below")
+            eventually(
+                lambda: some_task_waits_in("efuse_deferred_work", "ext4_buffered_write_iter"),
+                "a worker waits below",
+            )
             assert Call(store, m / "g", fill("v", BLOCK)).result() == BLOCK
             assert Path(paths["g"]).read_bytes() == fill("v", BLOCK)
             assert not stuck.done()
         assert stuck.result() == BLOCK
         assert Path(paths["f"]).read_bytes() == fill("w", BLOCK)
         assert "write" not in m.asked()
-
-
-def _functions(stack: Path) -> set[str]:
-    return {line.split()[1].partition("+")[0] for line in stack.read_text().splitlines()}
-
-
-def _worker_waits() -> bool:
-    """Return whether a kernel worker waits in eFuse's write to a lower file."""
-    for stack in Path("/proc").glob("[0-9]*/stack"):
-        with contextlib.suppress(OSError):
-            if {"efuse_deferred_work", "ext4_buffered_write_iter"} <= _functions(stack):
-                return True
-    return False

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.guest.support.backing_files import backing, make, whole
-from tests.guest.support.daemons import Call, eventually, mounted
+from tests.guest.support.daemons import Call, Mount, eventually, mounted, some_task_waits_in
 from tests.guest.support.file_data import BLOCK, fill
 from tests.guest.support.overlays import overlaid
 from tests.guest.support.small_disk import frozen
@@ -24,11 +24,29 @@ from tests.guest.support.splices import DATA, sendfile, splice, spliced
 from tests.guest.support.wire import FOPEN_NOFLUSH
 
 
+def _opened(m: Mount, path: str) -> int:
+    """Map a new file ``f`` to a backing file, and open it."""
+    make(m, "f", fill("d", 8 * BLOCK))
+    whole(m, path, write=True)
+    return os.open(m / "f", os.O_RDWR)
+
+
 def _result_of(call: Callable[[int, Path], int], fd: int, path: Path) -> int:
     """Call in another process, which must end before the lower file system is thawed."""
     made = Call(call, fd, path)
     eventually(made.done, "it ends", deadline_s=60)
     return made.result()
+
+
+def _check_that_the_daemon_writes(
+    m: Mount, point: Path, call: Callable[[int, Path], int], fd: int, path: Path
+) -> None:
+    """Write `DATA` while the lower file system is frozen."""
+    with frozen(point):
+        m.log()
+        assert _result_of(call, fd, path) == len(DATA)
+        assert "write" in m.asked()
+    assert bytes(m.call("inode", "f").data[: len(DATA)]) == DATA
 
 
 def _written(fd: int, path: Path) -> int:
@@ -57,18 +75,12 @@ def test_writer_does_not_wait_below_until_the_file_system_there_is_thawed(
     """With a dirty page in the file, FUSE copies the bytes to pages and sends these."""
     path = backing(slow, fill("b", 8 * BLOCK))
     with mounted(mountpoint) as m:
-        make(m, "f", fill("d", 8 * BLOCK))
-        whole(m, path, write=True)
-        fd = os.open(m / "f", os.O_RDWR)
+        fd = _opened(m, path)
         with mmap.mmap(fd, 8 * BLOCK) as mapped:
             if dirty:
                 mapped[7 * BLOCK :] = fill("m", BLOCK)
-            with frozen(slow):
-                m.log()
-                assert _result_of(call, fd, tmp_path / "source") == len(DATA)
-                assert "write" in m.asked()
+            _check_that_the_daemon_writes(m, slow, call, fd, tmp_path / "source")
         os.close(fd)
-        assert bytes(m.call("inode", "f").data[: len(DATA)]) == DATA
         assert Path(path).read_bytes()[: len(DATA)] == fill("b", len(DATA))
 
 
@@ -78,15 +90,9 @@ def test_writer_does_not_wait_below_an_overlay(
 ) -> None:
     with overlaid(slow) as both, mounted(mountpoint, stack_depth=2) as m:
         path = backing(both, fill("b", 8 * BLOCK))
-        make(m, "f", fill("d", 8 * BLOCK))
-        whole(m, path, write=True)
-        fd = os.open(m / "f", os.O_RDWR)
-        with frozen(slow):
-            m.log()
-            assert _result_of(call, fd, tmp_path / "source") == len(DATA)
-            assert "write" in m.asked()
+        fd = _opened(m, path)
+        _check_that_the_daemon_writes(m, slow, call, fd, tmp_path / "source")
         os.close(fd)
-        assert bytes(m.call("inode", "f").data[: len(DATA)]) == DATA
 
 
 def test_write_to_two_file_systems_is_not_begun_if_the_second_one_is_frozen(
@@ -124,27 +130,13 @@ def test_splice_does_not_wait_for_write_back_that_waits_below(
 ) -> None:
     path = backing(slow, fill("b", 8 * BLOCK))
     with mounted(mountpoint) as m:
-        make(m, "f", fill("d", 8 * BLOCK))
-        whole(m, path, write=True)
-        fd = os.open(m / "f", os.O_RDWR)
+        fd = _opened(m, path)
         with mmap.mmap(fd, 8 * BLOCK) as mapped, frozen(slow):
             mapped[:BLOCK] = fill("m", BLOCK)
             _start_write_back(fd, BLOCK)
             assert _result_of(splice, fd, tmp_path / "source") == len(DATA)
         os.close(fd)
         assert bytes(m.call("inode", "f").data[: len(DATA)]) == DATA
-
-
-def _freeze_waits() -> bool:
-    stacks = Path("/proc").glob("[0-9]*/stack")
-    return any("freeze_super" in text for text in map(_text, stacks))
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:  # the process has ended
-        return ""
 
 
 def _written_from(path: str, buffer: mmap.mmap) -> int:
@@ -162,10 +154,8 @@ def test_writers_below_and_above_that_share_a_pipe_do_not_hold_up_each_other_and
     """A circle: the file's lock, the pipe's lock, and the freeze of the lower file system."""
     path, other = backing(slow, fill("b", 8 * BLOCK)), backing(slow, bytes(8 * BLOCK), "other")
     with mounted(mountpoint, open_flags=FOPEN_NOFLUSH) as m:
-        make(m, "f", fill("d", 8 * BLOCK))
         make(m, "g", DATA)
-        whole(m, path, write=True)
-        fd, lower = os.open(m / "f", os.O_RDWR), os.open(other, os.O_RDWR)
+        fd, lower = _opened(m, path), os.open(other, os.O_RDWR)
         out, into = os.pipe()
         os.write(into, DATA)
         g = os.open(m / "g", os.O_RDONLY)
@@ -178,7 +168,7 @@ def test_writers_below_and_above_that_share_a_pipe_do_not_hold_up_each_other_and
         below = Call(spliced, out, lower)
         eventually(lambda: "iter_file_splice_write" in below.within(), "it waits for the pipe")
         freezer = Call(_frozen_and_thawed, slow)
-        eventually(_freeze_waits, "the freeze waits for the splice below")
+        eventually(lambda: some_task_waits_in("freeze_super"), "it waits for the splice below")
         m.release()
         assert writer.result() == above.result() == len(DATA)
         os.write(into, DATA)

@@ -11,7 +11,6 @@ import os
 import stat
 import struct
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -494,27 +493,37 @@ def _open_in(directory: int) -> None:
 
 
 def _list_of_rights_ends(
-    m: Mount, pool: ThreadPoolExecutor, opcode: str, ask: Callable[[int], Statx], link: bool
+    mountpoint: Path,
+    opcode: str,
+    ask: Callable[[int], Statx],
+    *,
+    write_back: bool,
+    link: bool = False,
 ) -> None:
     """Let a list be cached, and replaced at the daemon, while a request for attributes is held."""
-    m.model.create("f", b"bytes", mode=0o100660)
-    m.model.set_xattr("f", os.fsencode(ACCESS), _OLD_LIST)
-    fd, top = os.open(m / "f", os.O_RDWR), os.open(m.path, os.O_RDONLY)
-    m.hold(opcode, "before")
-    asking = pool.submit(ask, fd)
-    m.wait_held()
-    Call(_open_in, top, uid=ALICE, gid=ALICE).result()
-    assert os.getxattr(fd, ACCESS) == _OLD_LIST
-    m.model.set_xattr("f", os.fsencode(ACCESS), _NEW_LIST)
-    if link:
-        m.model.hard_link("f", "g")
-    m.release()
-    assert asking.result().st_nlink == 1 + link
-    assert os.getxattr(fd, ACCESS) == _NEW_LIST
-    with pytest.raises(PermissionError):
+    flags = wire.FUSE_POSIX_ACL | (FUSE_WRITEBACK_CACHE if write_back else 0)
+    with (
+        mounted(mountpoint, statx=True, generic_flags=flags, **_TIMEOUTS) as m,
+        m.threads(1) as pool,
+    ):
+        m.model.create("f", b"bytes", mode=0o100660)
+        m.model.set_xattr("f", os.fsencode(ACCESS), _OLD_LIST)
+        fd, top = os.open(m / "f", os.O_RDWR), os.open(m.path, os.O_RDONLY)
+        m.hold(opcode, "before")
+        asking = pool.submit(ask, fd)
+        m.wait_held()
         Call(_open_in, top, uid=ALICE, gid=ALICE).result()
-    os.close(fd)
-    os.close(top)
+        assert os.getxattr(fd, ACCESS) == _OLD_LIST
+        m.model.set_xattr("f", os.fsencode(ACCESS), _NEW_LIST)
+        if link:
+            m.model.hard_link("f", "g")
+        m.release()
+        assert asking.result().st_nlink == 1 + link
+        assert os.getxattr(fd, ACCESS) == _NEW_LIST
+        with pytest.raises(PermissionError):
+            Call(_open_in, top, uid=ALICE, gid=ALICE).result()
+        os.close(fd)
+        os.close(top)
 
 
 @pytest.mark.parametrize("write_back", [False, True], ids=["", "write-back"])
@@ -526,12 +535,7 @@ def test_list_of_rights_ends_with_a_reply_that_fuse_drops(
     mountpoint: Path, opcode: str, ask: Callable[[int], Statx], link: bool, write_back: bool
 ) -> None:
     """The list was cached after the request was issued, and changed before it was answered."""
-    flags = wire.FUSE_POSIX_ACL | (FUSE_WRITEBACK_CACHE if write_back else 0)
-    with (
-        mounted(mountpoint, statx=True, generic_flags=flags, **_TIMEOUTS) as m,
-        m.threads(1) as pool,
-    ):
-        _list_of_rights_ends(m, pool, opcode, ask, link)
+    _list_of_rights_ends(mountpoint, opcode, ask, write_back=write_back, link=link)
 
 
 @pytest.mark.usefixtures("statx_without_blocks")
@@ -539,9 +543,4 @@ def test_list_of_rights_ends_with_a_reply_that_fuse_drops(
 def test_list_of_rights_ends_with_a_statx_without_all_attributes(
     mountpoint: Path, write_back: bool
 ) -> None:
-    flags = wire.FUSE_POSIX_ACL | (FUSE_WRITEBACK_CACHE if write_back else 0)
-    with (
-        mounted(mountpoint, statx=True, generic_flags=flags, **_TIMEOUTS) as m,
-        m.threads(1) as pool,
-    ):
-        _list_of_rights_ends(m, pool, "statx", birth_stat, link=False)
+    _list_of_rights_ends(mountpoint, "statx", birth_stat, write_back=write_back)

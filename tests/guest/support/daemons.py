@@ -46,7 +46,7 @@ T = TypeVar("T")
 DEADLINE_S = 180.0
 _MS_REMOUNT = 32
 _SYS_PIDFD_GETFD = 438
-# Few entries, because creating and freeing maps of the default size takes most of an attach's time.
+# Few entries: creating and freeing maps of the default size takes much of the time of an attach.
 _CAPACITY = {"entries": 8192, "attrs": 8192, "blobs": 1024, "grants": 2048, "blocks": 1024}
 # Functions in which a call waits for its own request, at the daemon or below.
 _CARRIED_OUT = {"request_wait_answer", "vfs_iocb_iter_read", "ext4_buffered_write_iter"}
@@ -61,6 +61,20 @@ def eventually(condition: Callable[[], T], what: str = "", *, deadline_s: float 
         assert time.monotonic() < end, f"never came true: {what or condition}"
         threading.Event().wait(0.01)
     return result
+
+
+def _waits_in(task: str | int) -> list[str]:
+    lines = Path(f"/proc/{task}/stack").read_text().splitlines()
+    return [line.split()[1].partition("+")[0] for line in lines]
+
+
+def some_task_waits_in(*functions: str) -> bool:
+    """Return whether a task of this machine waits in a call chain of all these kernel functions."""
+    for task in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError):  # the task has ended
+            if {*functions} <= {*_waits_in(task)}:
+                return True
+    return False
 
 
 def monotonic_ns() -> int:
@@ -107,8 +121,7 @@ class Call(Generic[T]):
 
         The kernel leaves out functions of the scheduler and of locks.
         """
-        lines = Path(f"/proc/{self.pid}/stack").read_text().splitlines()
-        return [line.split()[1].partition("+")[0] for line in lines]
+        return _waits_in(self.pid)
 
     def sleeps(self) -> bool:
         """Return whether the process waits for something."""
