@@ -64,8 +64,9 @@ def eventually(condition: Callable[[], T], what: str = "", *, deadline_s: float 
 
 
 def _waits_in(task: str | int) -> list[str]:
+    """Return the kernel functions in which a task waits, without suffixes of the compiler."""
     lines = Path(f"/proc/{task}/stack").read_text().splitlines()
-    return [line.split()[1].partition("+")[0] for line in lines]
+    return [line.split()[1].partition("+")[0].partition(".")[0] for line in lines]
 
 
 def some_task_waits_in(*functions: str) -> bool:
