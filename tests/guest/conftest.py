@@ -57,7 +57,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     if me is None or session.testsfailed:  # errors of collection end the session anyway
         return None
     ours = (item for item in session.items if work_sharing.takes(Path(me), item.path))
-    item = next(ours, None)
+    item, failed = next(ours, None), 0
     while item is not None:
         # As in pytest's own loop. Fixtures are kept for the next test only if this guest runs it.
         following = next(ours, None)
@@ -66,6 +66,10 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
             raise session.Failed(session.shouldfail)
         if session.shouldstop:
             raise session.Interrupted(session.shouldstop)
+        if following is None or following.path != item.path:
+            if session.testsfailed == failed:
+                work_sharing.passed(Path(me), item.path)
+            failed = session.testsfailed
         item = following
     return True
 

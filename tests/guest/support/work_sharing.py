@@ -12,16 +12,30 @@ VARIABLE = "EFUSE_SHARE"
 
 
 def takes(me: Path, file: Path) -> bool:
-    """Take a test file for this guest; return whether the file is its own.
+    """Take a test file for this guest; return whether the guest is to run it.
 
-    It is if no other guest has taken the file before. A guest that is booted again keeps the files
-    it had taken.
+    It is if no other guest has taken the file before, and if the file was not passed. A guest that
+    is booted again keeps the files that it had taken, and begins with the one that it has not
+    passed.
 
     :param me: value of `VARIABLE`.
     :param file: the test file.
     """
     # A symbolic link is made atomically, together with its contents.
-    taken = me.with_name(str(file).replace("/", "-"))
+    taken = _link(me, file)
     with contextlib.suppress(FileExistsError):
         taken.symlink_to(me.name)
-    return os.readlink(taken) == me.name
+    return os.readlink(taken) == me.name and not os.path.lexists(_mark(taken))
+
+
+def passed(me: Path, file: Path) -> None:
+    """Note that no test of a file that this guest has taken failed."""
+    _mark(_link(me, file)).touch()
+
+
+def _link(me: Path, file: Path) -> Path:
+    return me.with_name(str(file).replace("/", "-"))
+
+
+def _mark(link: Path) -> Path:
+    return link.with_name(f"{link.name}.passed")
