@@ -15,9 +15,6 @@ from tests.guest.support.data_cache import BLOCKS, cached
 from tests.guest.support.file_data import BLOCK, SIZE, fill, read_direct
 from tests.guest.support.forked import efuse
 
-# Capacity of the data cache, in blocks.
-ROOM = 512
-
 
 def _use(m: Mount, name: str) -> tuple[int, int]:
     """Return the hits and misses that the kernel has counted for a file so far."""
@@ -27,11 +24,11 @@ def _use(m: Mount, name: str) -> tuple[int, int]:
 
 
 def test_blocks_hits_and_misses_are_counted_by_file(mountpoint: Path) -> None:
-    with cached(mountpoint, capacity={"blocks": ROOM}) as m:
+    with cached(mountpoint, capacity={"blocks": 4096}) as m:
         os.mkdir(m / "dir")
         make(m, "dir/g", fill("g", 3 * BLOCK))
         before = watch(m.connection.id)
-        assert (before.capacity, before.used, before.files) == (ROOM, 0, ())
+        assert (before.capacity, before.used, before.files) == (4096, 0, ())
         for _ in range(3):
             assert read_direct(m / "f", SIZE + BLOCK) == fill("d")
         assert read_direct(m / "dir/g", 2 * BLOCK) == fill("g", 2 * BLOCK)
@@ -100,7 +97,7 @@ def test_mount_without_a_data_cache_has_capacity_0(mountpoint: Path) -> None:
 
 
 def test_maps_files_prints_the_counts(mountpoint: Path) -> None:
-    with cached(mountpoint, capacity={"blocks": ROOM}) as m:
+    with cached(mountpoint, capacity={"blocks": 4096}) as m:
         watch(m.connection.id)
         for _ in range(2):
             read_direct(m / "f", SIZE + BLOCK)
@@ -120,7 +117,7 @@ def test_maps_files_prints_the_counts(mountpoint: Path) -> None:
             }
         ]
         text = efuse(*words)
-        assert text.startswith(f"data cache: {BLOCKS} of {ROOM} blocks, ")
+        assert text.startswith(f"data cache: {BLOCKS} of 4096 blocks, ")
         assert ["f", str(BLOCKS), str(hits), str(misses)] in [
             line.split()[:4] for line in text.splitlines()
         ]

@@ -14,9 +14,8 @@ VARIABLE = "EFUSE_SHARE"
 def takes(me: Path, file: Path) -> bool:
     """Take a test file for this guest; return whether the guest is to run it.
 
-    It is if no other guest has taken the file before, and if the file was not passed. A guest that
-    is booted again keeps the files that it had taken, and begins with the one that it has not
-    passed.
+    It is if no other guest has taken the file before. A guest that is booted again keeps the files
+    that it had taken, but does not run those again that it has passed.
 
     :param me: value of `VARIABLE`.
     :param file: the test file.
@@ -25,7 +24,7 @@ def takes(me: Path, file: Path) -> bool:
     taken = _link(me, file)
     with contextlib.suppress(FileExistsError):
         taken.symlink_to(me.name)
-    return os.readlink(taken) == me.name and not os.path.lexists(_mark(taken))
+    return os.readlink(taken) == me.name and not _mark(taken).exists()
 
 
 def passed(me: Path, file: Path) -> None:
