@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import abc
 import errno
 import threading
 from collections import deque
@@ -47,7 +48,7 @@ class Shared:
             return chance.choice([*self._unanswered]) if self._unanswered else None
 
 
-class Fuzzer:
+class Fuzzer(abc.ABC):
     """What one thread does until the mount ends.
 
     :cvar PAUSE_S: time between two steps.
@@ -63,13 +64,13 @@ class Fuzzer:
         while not self._shared.stop.wait(self.PAUSE_S) and self.step():
             pass
 
+    @abc.abstractmethod
     def step(self) -> bool:
         """Do one step; return whether the connection goes on."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def add_to(self, counts: Counts) -> None:
         """Add what it has done to *counts*. It has ended."""
-        raise NotImplementedError
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most have none
         """Close its descriptors. It has ended."""
