@@ -11,13 +11,12 @@ import os
 import select
 import struct
 from collections import Counter, deque
-from collections.abc import Callable
 from random import Random
 
 from tests.fuzz import tree
 from tests.fuzz.counts import Counts
 from tests.fuzz.mutations import ReplyMutator
-from tests.fuzz.threads import ENDED, REFUSED, Fuzzer, Shared
+from tests.fuzz.threads import ENDED, Fuzzer, Shared, attempt
 from tests.fuzz.tree import Answer, Tree
 from tests.guest.support import wire
 from tests.guest.support.channel import NO_SLOT, Channel
@@ -159,7 +158,7 @@ class Worker(Fuzzer):
         """Give the request's slot back without a reply in it."""
         if self._channel and self._slot != NO_SLOT:
             slot, self._slot = self._slot, NO_SLOT
-            self._try(lambda: self._reply_by(slot, 0))
+            attempt(lambda: self._reply_by(slot, 0))
 
     def _reply_by(self, slot: int, length: int) -> None:
         assert self._channel
@@ -169,17 +168,17 @@ class Worker(Fuzzer):
         if self._channel and self._slot != NO_SLOT and len(raw) <= self._channel.slot_size:
             slot, self._slot = self._slot, NO_SLOT
             self._channel.put(slot, raw)
-            self._try(lambda: self._reply_by(slot, len(raw)))
+            attempt(lambda: self._reply_by(slot, len(raw)))
             return
         fd = self._channel.fd if self._channel else self._fd
         how = self._chance.random()
         if how < 0.05:
             at = self._chance.randrange(len(raw) + 1)
-            self._try(lambda: os.writev(fd, [raw[:at], raw[at:]]))
+            attempt(lambda: os.writev(fd, [raw[:at], raw[at:]]))
         elif how < 0.1 and 0 < len(raw) <= 1 << 16:
-            self._try(lambda: self._splice(fd, raw))
+            attempt(lambda: self._splice(fd, raw))
         else:
-            self._try(lambda: os.write(fd, raw))
+            attempt(lambda: os.write(fd, raw))
 
     @staticmethod
     def _splice(fd: int, raw: bytes) -> None:
@@ -191,10 +190,3 @@ class Worker(Fuzzer):
         finally:
             os.close(read)
             os.close(write)
-
-    @staticmethod
-    def _try(send: Callable[[], object]) -> None:
-        try:
-            send()
-        except OSError as error:
-            assert error.errno in (*REFUSED, *ENDED), error

@@ -17,7 +17,7 @@ from tests.fuzz import layouts, tree
 from tests.fuzz.arguments import Calls, Descriptors, Memory, part_of
 from tests.fuzz.counts import Counts
 from tests.fuzz.layouts import Part
-from tests.fuzz.threads import ENDED, REFUSED, Fuzzer, Shared
+from tests.fuzz.threads import Fuzzer, Shared, attempt
 from tests.guest.support import wire
 from tests.guest.support.channel import FUSE_DEV_IOC_CLONE, NO_SLOT, REQUEST_START, Channel
 
@@ -25,6 +25,8 @@ _WRITE, _TO_EOF, _SEALED, _NEW = 1, 2, 4, 8
 _REPLY_ONLY, _SMALL = 1, 2
 _NEXT = struct.Struct("=IIQII")
 _ROOM = 2 << 20
+_NOT_SLOTS = (NO_SLOT, NO_SLOT, 1 << 16, 1 << 31)
+"""Numbers that no slot has."""
 
 
 class Target:
@@ -39,6 +41,10 @@ class Target:
     def __init__(self, fd: int, channels: list[Channel], backing: dict[int, int]) -> None:
         self.fd, self.channels, self.backing = fd, channels, backing
         self._rooms = {c.fd: (c.slot_size, c.memory) for c in channels}
+
+    def channel(self, fd: int) -> Channel | None:
+        """Return the daemon's channel with this descriptor, or None."""
+        return next((channel for channel in self.channels if channel.fd == fd), None)
 
     def made(self, fd: int, slots: int, slot_size: int) -> None:
         """Map the slots of a new channel."""
@@ -88,7 +94,14 @@ class DeviceCaller(Fuzzer):
         assert part.layout is layout
         fd = self._descriptor()
         # A race for the argument could map a file to the bytes of another one.
-        result = self.calls.call(fd, name, number, part, racy=name != "EFUSE_IOC_MAP")
+        racy = name != "EFUSE_IOC_MAP"
+        if name == "EFUSE_IOC_NEXT" and self._target.channel(fd):
+            # Only the worker that has a slot may give it back: the next request would be written
+            # where it reads, and it would mix the bytes of two files itself.
+            part.values["slot"] = self._chance.choice(_NOT_SLOTS)
+            part.fixed |= {"slot"}
+            racy = False
+        result = self.calls.call(fd, name, number, part, racy=racy)
         if name == "EFUSE_IOC_CHANNEL" and not result:
             self._target.made(fd, part.values["slots"], part.values["slot_size"])
         if name == "EFUSE_IOC_NEXT" and not result:
@@ -169,17 +182,17 @@ class DeviceCaller(Fuzzer):
         return part_of(layout, slot=slot, length=length, buffer=buffer, size=_ROOM, flags=flags)
 
     def _give_up(self, fd: int) -> None:
-        """Fail the request that EFUSE_IOC_NEXT brought, if it is known where it is."""
+        """Fail the request that EFUSE_IOC_NEXT brought, if it is known where it is.
+
+        A slot of the daemon's channel is given back.
+        """
         slot, length, _, _, flags = _NEXT.unpack(self.calls.memory.get(_NEXT.size))
         if flags == _REPLY_ONLY or length > _ROOM:
             return
         raw = self._room[:length] if slot == NO_SLOT else self._target.request(fd, slot, length)
         with suppress(struct.error):  # It was not the thread's own memory that was used.
-            self._fail(fd, wire.parse(raw).unique)
-
-    @staticmethod
-    def _fail(fd: int, unique: int) -> None:
-        try:
-            os.write(fd, wire.reply(unique, errno.EIO))
-        except OSError as error:
-            assert error.errno in (*REFUSED, *ENDED), error
+            reply = wire.reply(wire.parse(raw).unique, errno.EIO)
+            attempt(lambda: os.write(fd, reply))
+        channel = self._target.channel(fd)
+        if channel and slot != NO_SLOT:
+            attempt(lambda: channel.reply(slot, 0))

@@ -7,6 +7,7 @@ import abc
 import errno
 import threading
 from collections import deque
+from collections.abc import Callable
 from random import Random
 
 from tests.fuzz.counts import Counts
@@ -15,6 +16,17 @@ ENDED = (errno.ENODEV, errno.ECONNABORTED, errno.EPERM, errno.ENOTCONN)
 """Errors after which the connection has ended."""
 REFUSED = (errno.EINVAL, errno.ENOENT, errno.EBADMSG, errno.EIO, errno.ENOMEM)
 """Errors with which the kernel may refuse a reply."""
+
+
+def attempt(send: Callable[[], object]) -> None:
+    """Send something that the kernel may refuse.
+
+    :raises AssertionError: it failed with an error that no refusal has.
+    """
+    try:
+        send()
+    except OSError as error:
+        assert error.errno in (*REFUSED, *ENDED), error
 
 
 class Shared:

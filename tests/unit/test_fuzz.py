@@ -3,21 +3,28 @@
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 import subprocess
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from tests.debug import races
 from tests.fuzz import layouts, tree
+from tests.fuzz.arguments import Memory
 from tests.fuzz.counts import REPLIED
+from tests.fuzz.device import DeviceCaller, Target
 from tests.fuzz.layouts import Part
 from tests.fuzz.mutations import Mutator, ReplyMutator, notification
+from tests.fuzz.threads import Shared
 from tests.fuzz.tree import Tree
 from tests.guest.support import wire
+from tests.guest.support.channel import NO_SLOT, Channel
 from tests.guest.support.wire import Request
 
 _ROOT = Path(__file__).parents[2]
@@ -165,3 +172,29 @@ def test_commands_of_the_document_have_options_of_the_script() -> None:
         words = line.split()
         assert set(words[::2]) <= options
         assert not set(words[1::2]) & options
+
+
+def test_slot_that_a_worker_may_have_is_named_by_no_other_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the next request would be written where the worker reads."""
+    real = os.open
+    monkeypatch.setattr(os, "open", lambda path, flags: real(os.devnull, flags))
+    monkeypatch.setattr(DeviceCaller, "_renew", lambda self: None)
+    channel = cast(Channel, SimpleNamespace(fd=10, slot_size=8192, memory=b""))
+    caller = DeviceCaller(Shared(), Target(11, [channel], {}), Random(5), Memory())
+    slots: dict[int, set[int]] = {10: set(), 11: set()}
+
+    def call(fd: int, name: str, number: int, part: Part, *, racy: bool = True) -> int:
+        if name == "EFUSE_IOC_NEXT" and fd in slots:
+            caller.calls.mutator.change(name, part, 4)
+            slots[fd].add(part.values["slot"])
+            assert racy == (fd == 11)
+        return -1
+
+    monkeypatch.setattr(caller.calls, "call", call)
+    for _ in range(_TIMES * 10):
+        caller.step()
+    caller.close()
+    assert slots[10] == {NO_SLOT, 1 << 16, 1 << 31}
+    assert {*range(8)} < slots[11]
