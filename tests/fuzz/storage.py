@@ -19,9 +19,10 @@ from tests.fuzz.threads import Fuzzer, Shared
 
 DEVICE = "/dev/csd"
 _NAMES = ("count", "count", "count", "coun", "", "x" * 32)
-# What read(2) of a run fails with: it has nothing yet, the function refuses its arguments, or the
-# last CSD_IOC_RESTART failed, because its arguments are at a bad address.
-_UNREADABLE = (errno.EAGAIN, errno.EPROTO, errno.EINVAL, errno.EFAULT)
+# What read(2) of a run fails with: it has nothing yet, the function refuses its arguments, the last
+# CSD_IOC_RESTART failed, because its arguments are at a bad address, or it has looked at as many
+# blocks as max_steps allows.
+_UNREADABLE = (errno.EAGAIN, errno.EPROTO, errno.EINVAL, errno.EFAULT, errno.ELOOP)
 _MOST_RUNS = 3
 _RUN, _RUN_LAYOUT = layouts.STORAGE_IOCTLS["CSD_IOC_RUN"]
 _STATUS, _STATUS_LAYOUT = layouts.STORAGE_IOCTLS["CSD_IOC_STATUS"]
