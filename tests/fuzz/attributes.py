@@ -80,7 +80,8 @@ class AttributeWriter(Fuzzer):
     def _read(self, path: Path) -> None:
         try:
             fd = os.open(path, os.O_RDONLY)
-        except FileNotFoundError:  # The mount has ended.
+        except OSError as error:  # The mount has ended, or ends.
+            assert error.errno in (errno.ENOENT, errno.ENODEV), error
             return
         try:
             os.read(fd, 8192)

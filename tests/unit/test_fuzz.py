@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import mmap
 import os
 import re
 import struct
 import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -23,7 +28,7 @@ from tests.fuzz.layouts import Part
 from tests.fuzz.mutations import Mutator, ReplyMutator, notification
 from tests.fuzz.threads import Shared
 from tests.fuzz.tree import Tree
-from tests.guest.support import wire
+from tests.guest.support import channel, wire
 from tests.guest.support.channel import NO_SLOT, Channel
 from tests.guest.support.wire import Request
 
@@ -198,3 +203,39 @@ def test_slot_that_a_worker_may_have_is_named_by_no_other_thread(
     caller.close()
     assert slots[10] == {NO_SLOT, 1 << 16, 1 << 31}
     assert {*range(8)} < slots[11]
+
+
+def test_large_requests_of_two_threads_of_a_channel_are_not_mixed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thread may be suspended between the system call and reading what it brought."""
+    monkeypatch.setattr(channel, "tied", lambda fd: os.open(os.devnull, os.O_RDWR))
+    monkeypatch.setattr(channel, "make", lambda *args: None)
+    monkeypatch.setattr(mmap, "mmap", functools.partial(_anonymous, mmap.mmap))
+    shared = Channel(3, 0)
+    requests = [_write_request(2, 70000), _write_request(3, 20000)]
+    in_turn, both_came = threading.Lock(), threading.Barrier(2)
+
+    def ioctl(fd: int, number: int, raw: bytearray) -> None:
+        _, _, address, size, _ = struct.unpack("=IIQII", raw)
+        with in_turn:
+            request = requests.pop(0)
+            ctypes.memmove(address, request, len(request))
+        raw[:] = struct.pack("=IIQII", NO_SLOT, len(request), address, size, 0)
+        both_came.wait(10)
+
+    monkeypatch.setattr(channel.fcntl, "ioctl", ioctl)
+    with ThreadPoolExecutor(2) as pool:
+        found = [each.result().request for each in [pool.submit(shared.next) for _ in range(2)]]
+    shared.close()
+    for request in found:
+        assert set(request.rest) == {request.nodeid}
+
+
+def _anonymous(real: type[mmap.mmap], fd: int, length: int) -> mmap.mmap:
+    return real(-1, length)
+
+
+def _write_request(nodeid: int, size: int) -> bytes:
+    body = struct.pack("=QQIIQII", nodeid, 0, size, 0, 0, 0, 0) + bytes([nodeid]) * size
+    return struct.pack("=IIQQIIIHH", 40 + len(body), 16, 10, nodeid, 0, 0, 1, 0, 0) + body

@@ -8,6 +8,7 @@ import fcntl
 import mmap
 import os
 import struct
+import threading
 from dataclasses import dataclass
 
 from tests.guest.support import wire
@@ -53,7 +54,7 @@ class Channel:
         self.slot_size = slot_size
         make(self.fd, cpu, slots, slot_size)
         self.memory = mmap.mmap(self.fd, 2 * slots * slot_size)
-        self._buffer = mmap.mmap(-1, 2 << 20)
+        self._of_thread = threading.local()
 
     def close(self) -> None:
         self.memory.close()
@@ -63,15 +64,23 @@ class Channel:
         self, slot: int = NO_SLOT, length: int = 0, size: int | None = None, flags: int = 0
     ) -> Message:
         """Return *slot* with a reply of *length* bytes, and wait for the next request."""
-        address = ctypes.addressof(ctypes.c_char.from_buffer(self._buffer))
-        size = len(self._buffer) if size is None else size
+        buffer = self._buffer()
+        address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+        size = len(buffer) if size is None else size
         raw = bytearray(_NEXT.pack(slot, length, address, size, flags))
         fcntl.ioctl(self.fd, EFUSE_IOC_NEXT, raw)
         slot, length, *_ = _NEXT.unpack(raw)
         if slot == NO_SLOT:
-            return Message(wire.parse(self._buffer[:length]), slot)
+            return Message(wire.parse(buffer[:length]), slot)
         at = 2 * slot * self.slot_size + REQUEST_START
         return Message(wire.parse(self.memory[at : at + length]), slot)
+
+    def _buffer(self) -> mmap.mmap:
+        """Return the calling thread's own buffer: several threads may wait at the same time."""
+        if not hasattr(self._of_thread, "buffer"):
+            self._of_thread.buffer = mmap.mmap(-1, 2 << 20)
+        buffer: mmap.mmap = self._of_thread.buffer
+        return buffer
 
     def reply(self, slot: int, length: int) -> None:
         """Send a reply of *length* bytes, without waiting for a request."""
