@@ -3,6 +3,8 @@
  * An object has a place for the address of each function that it calls in another object. Its
  * dynamic section tells which place belongs to which function. A function that is replaced there is
  * replaced for that object only, whatever else was loaded, and in any order.
+ *
+ * The library plthook does the same, but no package of Debian has it.
  */
 #define _GNU_SOURCE
 #include "got.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What differs between the kernels that csd.ko is built for. CSD_HAS_<NAME> is defined if
- * probes/<name>.c compiles: see Kbuild.
+ * What differs between the kernels that csd.ko is built for, Linux 6.12 and 7.3. CSD_HAS_<NAME> is
+ * defined if probes/<name>.c compiles: see Kbuild.
  */
 #ifndef _CSD_COMPAT_H
 #define _CSD_COMPAT_H
@@ -11,12 +11,12 @@
 #include <linux/fs.h>
 #include <linux/hrtimer.h>
 
-/* Older kernels trust only the kfunc arguments that have this flag. Newer ones have no flag. */
+/* Linux 7.3 has no such flag: the arguments of all kfuncs must be trusted there. */
 #ifndef KF_TRUSTED_ARGS
 #define KF_TRUSTED_ARGS	0
 #endif
 
-/* Newer kernels pass the batch of completions to the end of a request. */
+/* Linux 7.3 passes the batch of completions to the end of a request, 6.12 does not. */
 #ifdef CSD_HAS_END_IO_BATCH
 #define CSD_END_IO(name)								\
 	enum rq_end_io_ret name(struct request *rq, blk_status_t status,		\
@@ -26,21 +26,21 @@
 	enum rq_end_io_ret name(struct request *rq, blk_status_t status)
 #endif
 
-/* The type in which the NUMA node of a request's memory is passed. */
+/* The type of a NUMA node where a request's memory is initialized: signed in Linux 7.3. */
 #ifdef CSD_HAS_SIGNED_NODE
 #define CSD_NODE	int
 #else
 #define CSD_NODE	unsigned int
 #endif
 
-/* Older kernels merge requests only with this flag. */
+/* Linux 6.12 merges requests only with this flag; 7.3 has no flag. */
 #ifdef CSD_HAS_SHOULD_MERGE
 #define CSD_MERGE	BLK_MQ_F_SHOULD_MERGE
 #else
 #define CSD_MERGE	0
 #endif
 
-/* Newer kernels leave it to a lease's manager to check whether the file is open for writing. */
+/* Linux 7.3 leaves it to a lease's manager to check whether the file is open for writing. */
 #ifdef CSD_HAS_OPEN_CONFLICT
 static inline int csd_open_conflict(struct file *file, int type)
 {
@@ -52,6 +52,7 @@ static inline int csd_open_conflict(struct file *file, int type)
 #define CSD_OPEN_CONFLICT
 #endif
 
+/* Linux 7.3 has no hrtimer_init(), and 6.12 has no hrtimer_setup(). */
 static inline void csd_timer_setup(struct hrtimer *timer,
 				   enum hrtimer_restart (*due)(struct hrtimer *timer))
 {

@@ -4,6 +4,9 @@
 A thread is a generator. It yields the number of nanoseconds for which it computes, or `SLEEP`,
 `SPIN`, `RESCHED` or a `Pause`, and is resumed after that. Sleeping may end without a reason. The
 seed determines the whole run.
+
+SimPy would replace only the queue of events, which takes ten lines here. What a cache line costs,
+and which thread has a CPU, is the model itself.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Parse kernel-doc comments, and check that each one matches the declaration that follows it."""
+"""Parse kernel-doc comments, and check that each one matches the declaration that follows it.
+
+linuxdoc reads more forms of such comments. Here only one form is allowed: any other is an error.
+"""
 
 from __future__ import annotations
 

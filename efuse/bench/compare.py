@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from efuse.bench.state import MACHINE
 from efuse.errors import UsageError
 
 __all__ = ["Change", "Comparison", "compared"]
 
 _Key = tuple[str, str, str, str, str, str]
 
-_MACHINE = ("architecture", "cpu", "cpus", "guest")
 _SETTINGS = ("daemon", "rounds", "scale", "lower")
 
 
@@ -145,7 +145,7 @@ def _change(key: _Key, first: _Series, second: _Series) -> Change:
 
 
 def _differences(first: dict[str, Any], second: dict[str, Any]) -> Iterator[str]:
-    for part, names in (("machine", _MACHINE), ("settings", _SETTINGS)):
+    for part, names in (("machine", MACHINE), ("settings", _SETTINGS)):
         yield from _among(part, first[part], second[part], names)
     yield from _among("", first, second, ("kernel",))
     versions = sorted({*first["versions"], *second["versions"]})

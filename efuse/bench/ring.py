@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from efuse.bench.usage import Usage
+from efuse.control.fusectl import FUSECTL
 from efuse.errors import EfuseError, NotSupportedError, reason
 
 __all__ = ["RING", "delivered", "enabled", "missed", "waiting"]
@@ -21,7 +22,6 @@ RING = "fuse-io-uring"
 """Name of the system."""
 
 _SWITCH = Path("/sys/module/fuse/parameters/enable_uring")
-_CONNECTIONS = Path("/sys/fs/fuse/connections")
 _LINK = "anon_inode:[io_uring]"
 _COUNTED = re.compile(r"^CqTail:\s*(\d+)", re.MULTILINE)
 _WRAPS = 1 << 32
@@ -75,7 +75,7 @@ def _completions(information: Path) -> int:
 
 def waiting(connection: int) -> int:
     """Return how many requests of a plain FUSE connection are not yet answered."""
-    return int((_CONNECTIONS / str(connection) / "waiting").read_text())
+    return int((FUSECTL / str(connection) / "waiting").read_text())
 
 
 def missed(before: Usage, after: Usage, requests: int) -> str:

@@ -17,12 +17,12 @@ from efuse.bench.report import Report, Result, ratios
 from efuse.bench.stored import of_json
 from efuse.errors import EfuseError, UsageError, reason
 
-__all__ = ["finished", "keep", "resumed"]
+__all__ = ["MACHINE", "finished", "keep", "resumed"]
 
 _COUNTED = "kernel_counters"
 """An entry of the settings that is not a setting."""
 
-_MACHINE = ("architecture", "cpu", "cpus", "guest")
+MACHINE = ("architecture", "cpu", "cpus", "guest")
 """What must be equal. The memory of guests is left out: it may differ by a few pages."""
 
 
@@ -103,7 +103,7 @@ def _differences(kept: dict[str, Any], fresh: dict[str, Any]) -> list[str]:
         *_among("settings", kept["settings"], fresh["settings"], settings),
         *_among("", kept, fresh, ["kernel"]),
         *_among("versions", kept["versions"], fresh["versions"], versions),
-        *_among("machine", kept["machine"], fresh["machine"], _MACHINE),
+        *_among("machine", kept["machine"], fresh["machine"], MACHINE),
     ]
 
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Manual pages, generated from the help texts of the commands."""
+"""Manual pages, generated from the help texts of the commands.
+
+click-man makes such pages, too, but without examples, exit statuses and references.
+"""
 
 from __future__ import annotations
 

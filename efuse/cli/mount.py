@@ -12,6 +12,7 @@ from click.shell_completion import CompletionItem
 
 from efuse.cli._filesystem import Request, absolute_source, describe, size_options, split_options
 from efuse.cli._output import echo, print_json
+from efuse.control import CONSISTENCY
 from efuse.errors import UsageError
 
 __all__ = ["cli", "mount"]
@@ -59,7 +60,7 @@ def _complete_option(
 )
 @click.option(
     "--consistency",
-    type=click.Choice(["strict", "ttl", "cto", "exclusive"]),
+    type=click.Choice(CONSISTENCY),
     help="How long the kernel believes an answer.",
 )
 @size_options(data_cache="Default: the file system's choice, or 16M.")

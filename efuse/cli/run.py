@@ -12,6 +12,7 @@ import click
 
 from efuse.cli._filesystem import data_cache_capacity, describe, size_options
 from efuse.cli._output import echo
+from efuse.control import CONSISTENCY
 from efuse.display import shown
 from efuse.errors import ControlError, EfuseError, NotSupportedError, reason
 
@@ -36,7 +37,7 @@ _PROMISES = (
 @click.command(name="run", context_settings={"ignore_unknown_options": True})
 @click.option(
     "--consistency",
-    type=click.Choice(["strict", "ttl", "cto", "exclusive"]),
+    type=click.Choice(CONSISTENCY),
     default="ttl",
     show_default=True,
     help="How long the kernel believes an answer; ttl: for the daemon's timeouts.",

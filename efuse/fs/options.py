@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any
 
+from efuse.control import CONSISTENCY
 from efuse.errors import UsageError
 
-__all__ = ["CAPACITY_MAPS", "CONSISTENCY", "Options"]
+__all__ = ["CAPACITY_MAPS", "Options"]
 
-CONSISTENCY = ("strict", "ttl", "cto", "exclusive")
 CAPACITY_MAPS = ("attrs", "blobs", "blocks", "entries", "grants", "volumes")
 _PAGE_BYTES = 4096
 """Requests grow by pages."""

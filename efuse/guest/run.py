@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Run a command in a guest: prepare the guest, follow it, and judge how it ended."""
+"""Run a command in a guest: prepare the guest, follow it, and judge how it ended.
+
+virtme-ng boots a guest from the host's files, too. It is not in Debian 12, and judges no log of the
+kernel.
+"""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ class Advisor:
         if request.opcode in ("flush", "release") and self._is_written(request):
             things.append(("attributes", request.nodeid, b""))
         if request.ret == -errno.ESTALE:
-            things.append(("life", request.nodeid, b""))
+            things.append(("identity", request.nodeid, b""))
         return things
 
     def _open(self, request: Request) -> None:
@@ -305,22 +305,22 @@ def _depends(request: Request) -> Iterable[_Thing]:
     nodeid = request.nodeid
     if request.opcode == "lookup":
         yield from ((("name", nodeid, name)) for name in request.names)
-        yield "life", nodeid, b""
+        yield "identity", nodeid, b""
         yield "rights", nodeid, b""
         if request.child is not None:
-            yield "life", request.child, b""
+            yield "identity", request.child, b""
             yield "attributes", request.child, b""
             yield "atime", request.child, b""
         return
     for kind in {
-        "getattr": ("attributes", "life", "atime"),
-        "getxattr": ("xattrs", "data", "life") if request.ret >= 0 else ("xattrs", "life"),
-        "listxattr": ("xattrs", "data", "life"),
-        "readlink": ("data", "life"),
-        "access": ("rights", "life"),
-        "open": ("rights", "life"),
-        "opendir": ("rights", "life"),
-        "read": ("data", "life"),
+        "getattr": ("attributes", "identity", "atime"),
+        "getxattr": ("xattrs", "data", "identity") if request.ret >= 0 else ("xattrs", "identity"),
+        "listxattr": ("xattrs", "data", "identity"),
+        "readlink": ("data", "identity"),
+        "access": ("rights", "identity"),
+        "open": ("rights", "identity"),
+        "opendir": ("rights", "identity"),
+        "read": ("data", "identity"),
         "flush": ("data",),
     }.get(request.opcode, ()):
         yield kind, nodeid, b""

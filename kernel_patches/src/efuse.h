@@ -247,7 +247,7 @@ void efuse_forget_read(struct fuse_iqueue *fiq, const struct fuse_forget_link *f
 void efuse_permission(struct mnt_idmap *idmap, struct inode *inode);
 void efuse_acl_asked(struct inode *inode, int type);
 
-/* Replies with attributes: see timeouts.c. */
+/* Replies with attributes: see timeouts.c, size.c and order.c. */
 void efuse_entry_listed(struct fuse_entry_out *entry);
 void efuse_size_came(struct inode *inode, struct fuse_attr *attr);
 void efuse_attrs_came(struct inode *inode, const struct fuse_attr *attr);
@@ -255,7 +255,7 @@ u64 efuse_attrs_version(struct inode *inode, const struct fuse_attr *attr);
 bool efuse_attrs_old(struct inode *inode, struct fuse_attr *attr, u64 attr_version);
 void efuse_attrs_dropped(struct inode *inode, const struct fuse_attr *attr);
 
-/* Checks of FUSE's own caches when they are used: see kept.c; efuse_inode_evicted(): changes.c. */
+/* Checks of FUSE's own caches when they are used: see kept.c, size.c and changes.c. */
 u64 efuse_time(u64 secs, u32 nsecs, u64 plain);
 bool efuse_dentry_ended(const struct dentry *entry, u64 time);
 bool efuse_attr_ended(struct inode *inode);
@@ -265,8 +265,7 @@ void efuse_inode_init(struct super_block *sb, struct fuse_inode *fi);
 void efuse_listing(struct inode *inode, loff_t pos);
 void efuse_inode_evicted(struct inode *inode);
 
-/* FUSE's page cache of a file: see pages.c. */
-void efuse_refresh_pages(struct inode *inode);
+/* FUSE's page cache of a file: see pages.c and page_stores.c. */
 ssize_t efuse_cache_read(struct kiocb *iocb, struct iov_iter *to);
 size_t efuse_read_length(struct inode *inode, loff_t pos, size_t len);
 void efuse_pages_grow(struct inode *inode, loff_t old);

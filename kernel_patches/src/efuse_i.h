@@ -67,7 +67,6 @@ int efuse_sysfs_init(void);
 void efuse_sysfs_exit(void);
 int efuse_sysfs_add(struct efuse_conn *ec);
 void efuse_sysfs_remove(struct efuse_conn *ec);
-extern const char * const efuse_consistency_names[EFUSE_NR_CONSISTENCIES];
 
 /* dispatch.c */
 bool efuse_answer_now(struct efuse_req *req, struct efuse_conn *ec, struct fuse_mount *fm,

@@ -23,7 +23,11 @@ u32 efuse_req_gid(struct efuse_req *req);	/* fsgid in the daemon's user namespac
 u32 efuse_req_pid(struct efuse_req *req);	/* of the thread, in the daemon's pid namespace */
 u64 efuse_req_fh(struct efuse_req *req);	/* handle of the open file, or 0 */
 u64 efuse_req_offset(struct efuse_req *req);	/* READ WRITE READDIR* FALLOCATE LSEEK, or 0 */
-u64 efuse_req_size(struct efuse_req *req);	/* bytes to read or write, or 0 */
+/*
+ * READ WRITE READDIR* FALLOCATE COPY_FILE_RANGE: bytes; GETXATTR LISTXATTR: room for the value, 0
+ * if only its size is asked for; SETXATTR: bytes of the value; else 0.
+ */
+u64 efuse_req_size(struct efuse_req *req);
 /* Open flags; ACCESS: the mask; SETATTR: `valid`; RENAME2: its flags; else 0. */
 u32 efuse_req_flags(struct efuse_req *req);
 /* RENAME, RENAME2: nodeid of the target directory; LINK: of the inode to link; else 0. */

@@ -7,7 +7,7 @@
 static struct kobject *efuse_kobj;
 static struct kobject *efuse_connections_kobj;
 
-const char * const efuse_consistency_names[EFUSE_NR_CONSISTENCIES] = {
+static const char * const efuse_consistency_names[EFUSE_NR_CONSISTENCIES] = {
 	[EFUSE_STRICT] = "strict",
 	[EFUSE_TTL] = "ttl",
 	[EFUSE_CTO] = "cto",

@@ -13,9 +13,9 @@ from pathlib import Path
 import efuse
 from efuse.bench.foreground import wait_for_mount
 from efuse.bench.programs import built
-from efuse.control import Connection
+from efuse.control import CONSISTENCY, Connection
 from efuse.fs.mountpoint import unmount
-from efuse.fs.options import CONSISTENCY, Options
+from efuse.fs.options import Options
 from efuse.fs.run import start_daemon
 from efuse.stats import read
 

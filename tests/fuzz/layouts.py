@@ -7,8 +7,6 @@ import struct
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from tests.guest.support.wire import Request
-
 
 @dataclass(frozen=True, eq=False)
 class Layout:
@@ -86,41 +84,6 @@ INIT_OUT = _layout(
     " time_gran:I max_pages:H map_alignment:H flags2:I max_stack_depth:I request_timeout:H"
     " unused0:H unused1:I unused2:I unused3:I unused4:I unused5:I"
 )
-
-_REPLIES = {
-    "lookup": ENTRY,
-    "mknod": ENTRY,
-    "mkdir": ENTRY,
-    "symlink": ENTRY,
-    "link": ENTRY,
-    "getattr": ATTR_OUT,
-    "setattr": ATTR_OUT,
-    "open": OPEN_OUT,
-    "opendir": OPEN_OUT,
-    "create": CREATE_OUT,
-    "tmpfile": CREATE_OUT,
-    "readdir": DIRENT,
-    "readdirplus": DIRENTPLUS,
-    "write": WRITE_OUT,
-    "copy_file_range": WRITE_OUT,
-    "copy_file_range_64": COPY_64_OUT,
-    "statfs": STATFS_OUT,
-    "getlk": LK_OUT,
-    "bmap": BMAP_OUT,
-    "ioctl": IOCTL_OUT,
-    "poll": POLL_OUT,
-    "lseek": LSEEK_OUT,
-    "statx": STATX_OUT,
-    "init": INIT_OUT,
-}
-
-
-def reply_layout(request: Request) -> Layout:
-    """Return the layout of the reply to a request, without data that follows."""
-    if request.opcode in ("getxattr", "listxattr") and not request.size:
-        return XATTR_OUT
-    return _REPLIES.get(request.opcode, EMPTY)
-
 
 # Notifications by code: name and layout. Names and data follow.
 NOTIFICATIONS = {

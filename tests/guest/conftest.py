@@ -211,13 +211,19 @@ def channels(manual_daemon: ManualDaemon) -> Iterator[list[Channel]]:
 
 
 @pytest.fixture(scope="module")
-def device() -> Iterator[Device]:
-    """A computational storage device with an ext4 file system."""
+def csd_is_loaded() -> Iterator[None]:
+    """Load csd.ko, and unload it in the end."""
     csd_device.load()
+    yield
+    csd_device.unload()
+
+
+@pytest.fixture(scope="module")
+def device(csd_is_loaded: None) -> Iterator[Device]:
+    """A computational storage device with an ext4 file system."""
     with csd_device.csd(size_mib=256, queues=2, cores=2, power=1) as made:
         csd_device.make_quiet_ext4(made)
         yield made
-    csd_device.unload()
 
 
 @pytest.fixture

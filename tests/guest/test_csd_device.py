@@ -29,6 +29,8 @@ from tests.guest.support.fsx import Exerciser, View
 from tests.guest.support.manual_daemon import until
 from tests.guest.support.shell import run
 
+pytestmark = pytest.mark.usefixtures("csd_is_loaded")
+
 BLKRRPART, BLKSSZGET, BLKDISCARD = 0x125F, 0x1268, 0x1277
 BLKPBSZGET, BLKZEROOUT, BLKGETSIZE64 = 0x127B, 0x127F, 0x80081272
 
@@ -42,13 +44,6 @@ RANGES = {
 }
 COUNTERS = [name for name, each in ATTRIBUTES.items() if each.kind is Kind.COUNTER]
 GEOMETRY = ("size_mib", "queues", "depth", "logical_block_size", "cores")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _csd_is_loaded() -> Iterator[None]:
-    csd_device.load()
-    yield
-    csd_device.unload()
 
 
 @contextlib.contextmanager

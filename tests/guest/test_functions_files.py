@@ -35,6 +35,8 @@ from tests.guest.support.functions import (
 from tests.guest.support.manual_daemon import DEADLINE_S, until
 from tests.guest.support.shell import run
 
+pytestmark = pytest.mark.usefixtures("csd_is_loaded")
+
 FS_IOC_ENABLE_VERITY = 0x40806685
 FS_IOC_SET_ENCRYPTION_POLICY = 0x800C6613
 FS_IOC_ADD_ENCRYPTION_KEY = 0xC0506617
@@ -45,15 +47,8 @@ CALL = Count(b"\x01")
 DATA = noise(40 * BLOCK + 77)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _csd_is_loaded() -> Iterator[None]:
-    csd_device.load()
-    yield
-    csd_device.unload()
-
-
 @pytest.fixture(autouse=True)
-def _count_is_loaded(_csd_is_loaded: None) -> Iterator[None]:
+def _count_is_loaded(csd_is_loaded: None) -> Iterator[None]:
     with functions.load("count"):
         yield
 

@@ -416,12 +416,16 @@ def test_attributes_with_the_flag_of_a_submount_end_those_that_were_learned(
 ) -> None:
     """FUSE ignores the flag, because the daemon has not negotiated submounts."""
     without = wire.attributes
+    flagged = []
 
-    def with_flag(*args: Any) -> bytes:
-        _, size, *_ = args
-        flags = _FUSE_ATTR_SUBMOUNT if size == len(b"new") else 0
-        return without(*args)[:-4] + struct.pack("=I", flags)
+    def with_flag(ino: int, size: int, *args: Any) -> bytes:
+        raw = without(ino, size, *args)
+        if size != len(b"new"):
+            return raw
+        flagged.append(ino)
+        return raw[:-4] + struct.pack("=I", _FUSE_ATTR_SUBMOUNT)
 
+    monkeypatch.setattr(wire, "attributes", with_flag)
     declare = ("stable_nodeids", "lazy_atime")
     with mounted(mountpoint, declare=declare, attach=attach, **_ONLY_ATTRIBUTES) as m:
         m.model.create("f", b"old bytes")
@@ -432,6 +436,7 @@ def test_attributes_with_the_flag_of_a_submount_end_those_that_were_learned(
         assert os.fstat(fd).st_size == 3
         assert os.pread(fd, 9, 0) == b"new"
         assert os.fstat(fd).st_size == 3
+        assert flagged
         os.close(fd)
 
 

@@ -19,7 +19,7 @@ import efuse
 from efuse import bpf
 from efuse.bench.lower import ext4
 from efuse.bench.programs import command
-from efuse.control import Connection, find
+from efuse.control import CONSISTENCY, Connection, find
 from efuse.errors import ControlError, EfuseError
 from efuse.fs.mountpoint import unmount
 from tests.commands import EFUSE
@@ -30,7 +30,6 @@ from tests.soak.files import Files
 
 _DEADLINE_S = 600.0
 _LOWER_MIB = 64
-_CONSISTENCY = ("strict", "ttl", "cto", "exclusive")
 
 
 class _Lasting:
@@ -133,7 +132,7 @@ class Load:
             point.mkdir(exist_ok=True)
             operations = efuse.Passthrough(
                 source,
-                consistency=self._random.choice(_CONSISTENCY),
+                consistency=self._random.choice(CONSISTENCY),
                 writeback=self._random.random() < 0.5,
             )
             try:

@@ -34,20 +34,13 @@ KINDS = {
     "EFUSE_KIND_ATIME": "atime",
     "EFUSE_KIND_XATTR": "xattrs",
     "EFUSE_KIND_DATA": "data",
-    "EFUSE_KIND_WHOLE": "whole",
-    "EFUSE_KIND_END": "end",
-    "EFUSE_KIND_LIFE": "life",
+    "EFUSE_KIND_CONTENT": "content",
+    "EFUSE_KIND_EOF": "eof",
+    "EFUSE_KIND_IDENTITY": "identity",
     "EFUSE_KIND_VOLUME": "volume",
     "EFUSE_KIND_RIGHTS": "rights",
     "EFUSE_KIND_PAGES": "pages",
-    # Other names of whole, end and life.
-    "EFUSE_KIND_CONTENT": "whole",
-    "EFUSE_KIND_EOF": "end",
-    "EFUSE_KIND_IDENTITY": "life",
 }
-
-# The same for the document and the advisor.
-WORDS = {"content": "whole", "end of file": "end", "eof": "end", "identity": "life"}
 
 # The inode that a kernel expression stands for.
 INODES = {
@@ -282,16 +275,14 @@ class _Run:
         return tuple(one for one in statements[start:] if one.kind != "label")
 
     def _effects(self, text: str, when: tuple[str, ...]) -> None:
-        for call in re.finditer(r"efuse_bucket_(inode|entry|life|identity)\(", text):
+        for call in re.finditer(r"efuse_bucket_(inode|entry|identity)\(", text):
             # A bucket that is only compared is not changed.
             if not self._depends and re.search(
                 r"efuse_(epoch_enter|\w*valid|\w*quiet)\([^;]*$", text[: call.start()]
             ):
                 continue
             arguments = _arguments(text, call.end())
-            what = {"entry": "name", "life": "life", "identity": "life"}.get(call[1]) or KINDS[
-                arguments[1]
-            ]
+            what = {"entry": "name", "identity": "identity"}.get(call[1]) or KINDS[arguments[1]]
             self._add(arguments[0], what, when)
         if (match := re.fullmatch(r"ch->nr_blocks = (.*);", text)) and match[1] != "0":
             self._add("args->nodeid", "blocks", when)
@@ -370,8 +361,7 @@ def _cell(text: str) -> set[Change]:
     for group in text.split("; "):
         whose, colon, things = group.rpartition(": ")
         owners = OWNERS[whose.removeprefix("of ")] if colon else ("inode",)
-        for word in things.split(", "):
-            thing = WORDS.get(word, word)
+        for thing in things.split(", "):
             if thing == "nothing":
                 continue
             if thing in ("the name", "both names"):
@@ -431,8 +421,7 @@ def test_document_has_all_kinds_of_the_kernel() -> None:
     assert named == set(KINDS.values())
     text = DOCUMENT.read_text()
     for kind in named:
-        words = [kind, *(word for word, same in WORDS.items() if same == kind)]
-        assert any(f"*{word}*" in text for word in words), kind
+        assert f"*{kind}*" in text
 
 
 @pytest.mark.parametrize("event", EVENTS)
@@ -472,7 +461,7 @@ ANSWERS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ..
 
 # The advisor's kinds are the document's, but it has one for all of a file's content, and knows of
 # no pages.
-MODEL = {"whole": "data", "end": "data", "blocks": "data", "pages": None}
+MODEL = {"content": "data", "eof": "data", "blocks": "data", "pages": None}
 # The advisor estimates what happens in `exclusive`.
 NOT_IN_EXCLUSIVE = {"in `cto`"}
 # A FORGET has no answer, so no trace has it.
@@ -512,7 +501,7 @@ def advice(opcode: str, condition: str = "") -> set[Change]:
     owners = {INODE: "inode", OTHER: "other", CHILD: "child", OTHER_CHILD: "child", 0: ""}
     advisor = _advisor(condition == "of a file written since it was opened")
     changes = advisor._changes(_request(opcode, condition))
-    return {(owners[nodeid], WORDS.get(kind, kind)) for kind, nodeid, _ in changes}
+    return {(owners[nodeid], kind) for kind, nodeid, _ in changes}
 
 
 def _modelled(changes: Iterable[Change]) -> set[Change]:
@@ -547,7 +536,7 @@ def test_advice_changes_nothing_if_the_daemon_does_not_know_the_request(
 
 def test_advice_has_what_estale_changes() -> None:
     changes = Advisor()._changes(_request("getattr", ret=-errno.ESTALE))
-    mine = {("inode", WORDS.get(kind, kind)) for kind, nodeid, _ in changes if nodeid == INODE}
+    mine = {("inode", kind) for kind, nodeid, _ in changes if nodeid == INODE}
     assert mine == EVENT_ROWS["ESTALE"]
 
 
@@ -574,7 +563,7 @@ def _learned(row: str) -> set[Change]:
         changes = {change for change, _ in run.found}
         if suffix == "entry":
             # Attributes have this bucket, too; a name that is learned alone needs it.
-            assert ("child", "life") in changes
+            assert ("child", "identity") in changes
         if row == "LOOKUP, found" and suffix == "attrs":
             changes = {("child", kind) for _, kind in changes}
         found |= changes
@@ -606,5 +595,5 @@ def test_advice_has_what_an_answer_of_the_kernel_depends_on(row: str) -> None:
         answer=struct.pack("=QQ", 0 if absent else CHILD, 0),
     )
     owners = {INODE: "inode", CHILD: "child", 0: ""}
-    found = {(owners[nodeid], WORDS.get(kind, kind)) for kind, nodeid, _ in _depends(request)}
+    found = {(owners[nodeid], kind) for kind, nodeid, _ in _depends(request)}
     assert found == _modelled(_learned(row))

@@ -5,8 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import click
 import pytest
 
+from efuse.cli.run import cli as run
+from efuse.control import CONSISTENCY
 from efuse.errors import UsageError
 from efuse.fs.mountpoint import (
     MountOptions,
@@ -14,7 +17,7 @@ from efuse.fs.mountpoint import (
     needs_libfuse,
     with_stack_depth,
 )
-from efuse.fs.options import CAPACITY_MAPS, CONSISTENCY, Options
+from efuse.fs.options import CAPACITY_MAPS, Options
 
 
 def test_options_promise_nothing_by_default() -> None:
@@ -127,3 +130,9 @@ def test_plain_fuse_is_told_of_no_stack_depth() -> None:
 )
 def test_options_that_libfuse_mounts_with_need_it(option: str, needed: bool) -> None:
     assert needs_libfuse(["ro", option]) == needed
+
+
+def test_efuse_run_takes_every_promise() -> None:
+    (option,) = (each for each in run.params if each.name == "promises")
+    assert isinstance(option.type, click.Choice)
+    assert sorted(option.type.choices) == sorted(Options.declarations())

@@ -110,3 +110,33 @@ def test_every_source_is_built() -> None:
         prefix, names = (group[1], group[2]) if group else ("", listed)
         built |= {prefix + Path(name).stem + ".c" for name in names.split()}
     assert built == {str(p.relative_to(SRC)) for p in SRC.rglob("*.c") if p.parent.name != "probes"}
+
+
+_DECLARED = re.compile(
+    r"/\*(?P<head>.*?)\*/"
+    r"|^\w[\w *]*?\b(?P<name>efuse_\w+)\([^;{}()]*(?:\([^()]*\)[^;{}()]*)*\);",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+def test_sections_of_a_header_name_the_files_of_their_functions() -> None:
+    """A comment that names files begins a section, which has only functions of these files."""
+    owners = {
+        found[1]: Path(file).name
+        for file, text in _sources().items()
+        for found in _FUNCTION.finditer(text)
+        if file.endswith(".c") and not found[0].startswith("static ")
+    }
+    wrong, declared = [], 0
+    for header in SRC.rglob("*.h"):
+        named: list[str] = []
+        for found in _DECLARED.finditer(header.read_text()):
+            if found["head"] is None:
+                owner = owners.get(found["name"])
+                declared += bool(owner and named)
+                if owner and named and owner not in named:
+                    wrong.append(f"{header.name}: {found['name']}() is in {owner}, not {named}")
+            elif not found["head"].startswith("*"):  # not a kernel-doc comment
+                named = re.findall(r"\b(\w+\.c)\b", found["head"]) or named
+    assert not wrong
+    assert declared > 200

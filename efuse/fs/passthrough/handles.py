@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from efuse.fs.passthrough.inodes import Inodes, Node
+from efuse.fs.passthrough.stacking import EXT, TMPFS
 from efuse.fs.passthrough.syscalls import (
     DirectoryEntry,
     getdents,
@@ -22,8 +23,7 @@ _FIRST_HANDLE = 1 << 63
 """The highest bit is set in each handle and in no inode number, so they cannot be confused."""
 _FIRST_KEPT = 3 << 62
 """A handle with the two highest bits set forbids the kernel to open the directory by itself."""
-_EXT, _TMPFS = 0xEF53, 0x01021994
-_POSITIONS_LAST = frozenset({_EXT, _TMPFS})
+_POSITIONS_LAST = frozenset({EXT, TMPFS})
 """File systems (f_type of statfs(2)) on which a directory position outlives the open directory.
 
 On ext2, ext3 and ext4 a position is a hash of the next entry's name, or an offset that is checked.
@@ -160,7 +160,7 @@ class Stream:
 
         A tmpfs with decreasing positions does so after the last entry.
         """
-        if self.kind != _TMPFS or not Stream.tmpfs_falls:
+        if self.kind != TMPFS or not Stream.tmpfs_falls:
             return False
         here = os.lseek(self.fd, 0, os.SEEK_CUR)
         return _TMPFS_FIRST <= here < next_position(self.fd) < _TMPFS_END
@@ -177,7 +177,7 @@ class Stream:
             if self._begins_again():
                 os.lseek(self.fd, _TMPFS_END, os.SEEK_SET)
             self.ahead = getdents(self.fd)
-            if self.kind == _TMPFS and len(self.ahead) > len((".", "..", "a", "b")):
+            if self.kind == TMPFS and len(self.ahead) > len((".", "..", "a", "b")):
                 Stream.tmpfs_falls = self.ahead[-3][0] > self.ahead[-2][0]
             self.ahead.reverse()
         return self.ahead[-1] if self.ahead else None

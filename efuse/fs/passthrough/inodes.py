@@ -26,7 +26,7 @@ from efuse.fs.passthrough.syscalls import (
 )
 from efuse.fs.passthrough.watches import Watches
 
-__all__ = ["Inodes", "Node", "lacks_descriptor"]
+__all__ = ["FIND", "Inodes", "Node", "lacks_descriptor"]
 
 _log = logging.getLogger("efuse.fs")
 
@@ -37,7 +37,7 @@ _MOST_WATCHES = 4096
 """Half of the kernel's smallest limit per user. The rest is for other programs of the user."""
 _MOST_OTHER_NAMES = 15
 _MOST_KEPT = 4096
-_FIND = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+FIND = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _DT_DIR = 4
 _GONE = (errno.ENOENT, errno.ESTALE, errno.ENOTDIR)
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
@@ -372,7 +372,7 @@ class Inodes:
                 node = self._by_key.get(_key(parent.mount, st))
                 if node is None or _is_certain(node, st):
                     return node
-            fd = os.open(name, _FIND, dir_fd=directory)
+            fd = os.open(name, FIND, dir_fd=directory)
         except FileNotFoundError:
             return None
         return self.known(parent, name, fd)
@@ -1045,7 +1045,7 @@ class Inodes:
         :raises OSError: ESTALE if that is not *node*.
         """
         try:
-            fd = os.open(name, _FIND, dir_fd=directory)
+            fd = os.open(name, FIND, dir_fd=directory)
         except FileNotFoundError:
             raise _stale(node) from None
         finally:

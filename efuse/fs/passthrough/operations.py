@@ -38,7 +38,7 @@ from efuse.fs.passthrough import syscalls
 from efuse.fs.passthrough.backing import BackingFiles
 from efuse.fs.passthrough.credentials import UNCHANGED, Credentials
 from efuse.fs.passthrough.handles import Files, Stream, Streams, reopen
-from efuse.fs.passthrough.inodes import Inodes, Node
+from efuse.fs.passthrough.inodes import FIND, Inodes, Node
 from efuse.fs.passthrough.promises import Promises
 from efuse.fs.passthrough.stacking import depth_above
 from efuse.fs.passthrough.syscalls import Status
@@ -51,7 +51,6 @@ _log = logging.getLogger("efuse.fs")
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_FIND = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 # Flags of an open that are passed to the lower file. O_APPEND is missing because the kernel sends
 # each WRITE with its offset, and other writers of the inode may use the same descriptor. O_DIRECT
 # is missing because the buffers here are not aligned.
@@ -768,10 +767,10 @@ class Passthrough(Operations):
             return self._count(parent if name == b"." else parent.parent or parent)
         parent_fd = self._inodes.fd(parent)
         if self._as_caller is _as_daemon:  # even an empty context manager costs as much as the open
-            fd = os.open(name, _FIND, dir_fd=parent_fd)
+            fd = os.open(name, FIND, dir_fd=parent_fd)
         else:
             with self._as_caller(ctx):
-                fd = os.open(name, _FIND, dir_fd=parent_fd)
+                fd = os.open(name, FIND, dir_fd=parent_fd)
         return self._count(*self._inodes.adopt(parent, name, fd))
 
     def _made(
@@ -782,7 +781,7 @@ class Passthrough(Operations):
         This adds one to the lookup count of the inode in the reply.
         """
         try:
-            fd = os.open(name, _FIND, dir_fd=self._inodes.fd(parent))
+            fd = os.open(name, FIND, dir_fd=self._inodes.fd(parent))
             node, status = self._inodes.adopt(parent, name, fd)
             if node.kind == stat.S_IFMT(mode):
                 return self._count(node, status)
@@ -866,7 +865,7 @@ class Passthrough(Operations):
         try:
             found = self._inodes.listed(stream.node, stream.fd, entry)
             if found is None:
-                fd = os.open(name, _FIND, dir_fd=stream.fd)
+                fd = os.open(name, FIND, dir_fd=stream.fd)
                 attributes = self._count(*self._inodes.adopt(stream.node, name, fd))
             else:
                 attributes = self._count(*found)

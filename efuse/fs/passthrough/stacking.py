@@ -8,7 +8,9 @@ from collections.abc import Iterable
 from efuse.control.mounts import Mount
 
 __all__ = [
+    "EXT",
     "FUSE",
+    "TMPFS",
     "below",
     "depth_above",
     "forgets_handles",
@@ -29,8 +31,9 @@ _OVERLAY, _ECRYPTFS = 0x794C7630, 0xF15F
 _NFS, _SMB, _CIFS, _SMB2 = 0x6969, 0x517B, 0xFF534D42, 0xFE534D42
 _9P, _AFS, _CEPH, _CODA, _LUSTRE = 0x01021997, 0x5346414F, 0xC36400, 0x73757245, 0xBD00BD0
 _KAFS, _ORANGEFS, _VBOXSF, _DEVPTS = 0x6B414653, 0x20030528, 0x786F4256, 0x1CD1
-_EXT, _XFS, _BTRFS, _F2FS, _TMPFS = 0xEF53, 0x58465342, 0x9123683E, 0xF2F52010, 0x01021994
-_LOCAL = frozenset({_EXT, _XFS, _F2FS, _TMPFS})
+EXT, TMPFS = 0xEF53, 0x01021994
+_XFS, _BTRFS, _F2FS = 0x58465342, 0x9123683E, 0xF2F52010
+_LOCAL = frozenset({EXT, _XFS, _F2FS, TMPFS})
 _GIVES_NUMBERS_AGAIN = frozenset(
     {
         *(FUSE, _NFS, _SMB, _CIFS, _SMB2, _9P, _AFS, _KAFS),

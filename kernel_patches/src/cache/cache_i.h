@@ -295,7 +295,6 @@ void efuse_size_written(const struct efuse_conn *ec, struct fuse_mount *fm,
 void efuse_size_crossed(struct efuse_conn *ec, const struct fuse_args *args);
 u64 efuse_size_known(const struct efuse_conn *ec, struct fuse_mount *fm, u64 nodeid, u64 *size);
 u64 efuse_size_true(const struct efuse_conn *ec, struct inode *inode, u64 *size);
-u64 efuse_size_valid(const struct efuse_conn *ec, const struct fuse_inode *fi, u64 *size);
 bool efuse_size_agrees(struct fuse_mount *fm, u64 nodeid, u64 size);
 bool efuse_size_settled(const struct efuse_conn *ec, u64 nodeid);
 bool efuse_size_reached(const struct efuse_conn *ec, u64 nodeid, u64 epoch);
@@ -344,7 +343,6 @@ static inline bool efuse_reply_extended(u64 secs, u32 nsecs)
 }
 
 void efuse_time_extend(u16 bucket, u64 epoch, u64 *secs, u32 *nsecs);
-bool efuse_time_ended(const struct efuse_conn *ec, u64 time);
 bool efuse_kept(const struct efuse_conn *ec, struct fuse_mount *fm, u64 nodeid);
 bool efuse_refresh_nodeid(struct fuse_mount *fm, u64 nodeid);
 u64 efuse_inode_valid_ns(struct fuse_mount *fm, u64 nodeid);
@@ -353,6 +351,7 @@ void efuse_timeouts_expire_attrs(struct fuse_mount *fm, u64 nodeid);
 void efuse_timeouts_expire(struct fuse_conn *fc);
 
 /* pages.c */
+void efuse_refresh_pages(struct inode *inode);
 void efuse_past_begin(struct inode *inode, loff_t pos, size_t len);
 void efuse_past_end(struct inode *inode);
 u16 efuse_pages_bucket(struct inode *inode);

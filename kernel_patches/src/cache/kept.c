@@ -49,7 +49,7 @@ static bool efuse_extends(const struct efuse_conn *ec)
 }
 
 /* Has a timeout that FUSE stores ended? */
-bool efuse_time_ended(const struct efuse_conn *ec, u64 time)
+static bool efuse_time_ended(const struct efuse_conn *ec, u64 time)
 {
 	if (!efuse_time_extended(time))
 		return time_before64(time, get_jiffies_64()) ||

@@ -50,15 +50,8 @@ static u64 efuse_size_read(const struct efuse_size *known, u64 *size)
 	return epoch == READ_ONCE(known->epoch) ? epoch : 0;
 }
 
-/**
- * efuse_size_valid - is the size that is known still true?
- * @ec: connection
- * @fi: inode of the file
- * @size: set to the size in bytes
- *
- * Return: its epoch, or 0
- */
-u64 efuse_size_valid(const struct efuse_conn *ec, const struct fuse_inode *fi, u64 *size)
+/* Sets *@size to the size that is known, in bytes. Returns its epoch, or 0 if it may be wrong. */
+static u64 efuse_size_valid(const struct efuse_conn *ec, const struct fuse_inode *fi, u64 *size)
 {
 	u64 epoch = efuse_size_read(&fi->efuse_size, size);
 

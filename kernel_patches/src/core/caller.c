@@ -75,17 +75,13 @@ static void efuse_ids_fill(struct efuse_ids *ids, const struct cred *cred,
 	ids->groups = efuse_groups_hash(cred->group_info, key);
 }
 
-/**
- * efuse_caller - identify the caller by a number
- * @req: the request
- *
- * Two callers with the same number are the same to any daemon: see docs/coherence.md.
- *
- * Return: the number; or 0 if the caller cannot be identified: the request was sent in the
- *	   background, or the caller is in another user namespace than the mount. Such a namespace
- *	   could not be told from a later one that has the same address and number.
+/*
+ * Returns the number of the caller. Two callers with the same number are the same to any daemon:
+ * see docs/coherence.md. 0: the caller cannot be identified, because the request was sent in the
+ * background, or the caller is in another user namespace than the mount. Such a namespace could not
+ * be told from a later one that has the same address and number.
  */
-u64 efuse_caller(struct efuse_req *req)
+static u64 efuse_caller(struct efuse_req *req)
 {
 	const struct cred *acts = current_cred(), *is = current_real_cred();
 	const siphash_key_t *key = &req->ec->caller_key;

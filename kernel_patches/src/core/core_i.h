@@ -421,7 +421,6 @@ static inline bool efuse_is_io(const struct fuse_args *args)
 u32 efuse_caller_uid(const struct efuse_req *req);
 u32 efuse_caller_gid(const struct efuse_req *req);
 u32 efuse_caller_pid(const struct efuse_req *req);
-u64 efuse_caller(struct efuse_req *req);
 u64 efuse_caller_stamp(struct efuse_req *req);
 bool efuse_caller_is(struct efuse_req *req, const struct efuse_stamp *stamp);
 bool efuse_names_shared(const struct efuse_conn *ec);

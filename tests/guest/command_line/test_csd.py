@@ -25,6 +25,8 @@ from tests.guest.support.forked import Beside, efuse, run_efuse
 from tests.guest.support.manual_daemon import DEADLINE_S, until
 from tests.guest.support.shell import run
 
+pytestmark = pytest.mark.usefixtures("csd_is_loaded")
+
 BLOCK = 4096
 LOG = b"".join(b"line %d: some error\n" % n for n in range(3000))
 FOUND = {"lines": 3000, "matches": 3000, "size": len(LOG)}
@@ -46,13 +48,6 @@ int step(struct csd_run *run)
 	return csd_emit_block(run, 0, csd_len(run));
 }
 """
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _csd_is_loaded() -> Iterator[None]:
-    csd_device.load()
-    yield
-    csd_device.unload()
 
 
 def csd(*arguments: str | Path, status: int = 0) -> subprocess.CompletedProcess[str]:

@@ -32,7 +32,6 @@ POINTS = (
 )
 """The functions of the module at which tasks are delayed."""
 
-_TASKS = 64
 _HEAD = """
 #include "tracing.bpf.h"
 

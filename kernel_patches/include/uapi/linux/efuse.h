@@ -42,7 +42,7 @@ enum efuse_verdict {
 struct efuse_stamp {
 	__u32	check;
 	__u32	flags;		/* 0 or EFUSE_STAMP_IDS */
-	__u64	epoch;		/* the connection's epoch when the request was issued */
+	__u64	epoch;		/* the connection's epoch since which the value is true; 0: void */
 	__u64	expires_ns;	/* CLOCK_MONOTONIC time at which the daemon's timeout ends */
 	__u64	caller;		/* the caller that was answered, see struct efuse_grant_key */
 };
@@ -157,7 +157,7 @@ struct efuse_tag {
 	__u32	used;		/* set to 1 by a hit, cleared by the search for a victim */
 	__u64	nodeid;		/* of the file; 0: the slot is empty */
 	__u64	block;		/* offset in the file / EFUSE_BLOCK_SIZE */
-	__u64	epoch;		/* the connection's epoch when the data was requested */
+	__u64	epoch;		/* the connection's epoch since which the data is true */
 	__u64	expires_ns;	/* CLOCK_MONOTONIC time at which the daemon's timeout ends */
 	__u32	len;		/* valid bytes; less than EFUSE_BLOCK_SIZE only at the file's end */
 	__u32	pad[5];		/* 0 */
