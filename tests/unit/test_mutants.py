@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from efuse import locations
-from tests.mutants.__main__ import Mutant, mutants
+from tests.mutants import batch
+from tests.mutants.table import Mutant, mutants
 
 
 @pytest.mark.parametrize("mutant", mutants(), ids=lambda m: m.name)
@@ -20,3 +21,56 @@ def test_mutant_applies_and_names_its_tests(mutant: Mutant, tmp_path: Path) -> N
     assert mutant.tests
     for test in mutant.tests:
         assert (Path(__file__).parents[1] / "guest" / test).is_file()
+
+
+def _roots(directory: Path, *names: str) -> dict[Path, Mutant]:
+    roots = {directory / name: Mutant(name, "file", "old", "new", ("test",)) for name in names}
+    for root in roots:
+        root.mkdir()
+    return roots
+
+
+@pytest.mark.parametrize(
+    ("report", "order"),
+    [("the guest's kernel complained: BUG", "abc"), ("the guest died", "abbc")],
+    ids=["complaint", "unknown"],
+)
+def test_builds_after_one_that_ended_its_guest_run_in_the_next_guest(
+    tmp_path: Path, report: str, order: str
+) -> None:
+    roots = _roots(tmp_path, "a", "b", "c")
+    ran = []
+
+    def guest(directory: Path, number: int) -> str:
+        for root in sorted(directory.iterdir()):
+            if (root / batch.STATUS).exists():
+                continue
+            ran.append(root.name)
+            batch.store(root / batch.STARTED, "")
+            if root.name == "b":
+                return report
+            batch.store(root / batch.OUTPUT, f"FAILED tests/{root.name} - E\n1 failed\n")
+            batch.store(root / batch.STATUS, "1" if root.name == "a" else "0")
+        return ""
+
+    found = [(v.mutant.name, v.noticed, v.how) for v in batch.verdicts(roots, guest)]
+    assert "".join(ran) == order
+    assert found == [("a", True, "tests/a"), ("b", True, report), ("c", False, "tests/c")]
+
+
+def test_guest_that_runs_nothing_is_an_error(tmp_path: Path) -> None:
+    roots = _roots(tmp_path, "a")
+    with pytest.raises(RuntimeError, match="no kernel"):
+        list(batch.verdicts(roots, lambda directory, number: "no kernel"))
+
+
+def test_command_that_ran_no_test_is_an_error(tmp_path: Path) -> None:
+    roots = _roots(tmp_path, "a")
+
+    def guest(directory: Path, number: int) -> str:
+        batch.store(directory / "a" / batch.OUTPUT, "no tests ran")
+        batch.store(directory / "a" / batch.STATUS, "5")
+        return ""
+
+    with pytest.raises(RuntimeError, match=r"exit status 5.*no tests ran"):
+        list(batch.verdicts(roots, guest))

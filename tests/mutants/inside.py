@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Run the command of one broken build after the other, within a guest.
+
+``python -m tests.mutants.inside DIRECTORY``, see `tests.mutants.batch`. It ends when none is left,
+or when the last one has left the kernel in a state in which the next could not be judged.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from efuse.errors import ModuleBuildError
+from efuse.guest import kernel_log
+from efuse.guest.run import MODULE
+from efuse.module import live
+from efuse.module.build import CSD, EFUSE
+from tests.guest.support.running_kernel import KernelLog
+from tests.mutants.batch import OUTPUT, STARTED, STATUS, WORK, store
+
+LONGEST_S = 1200
+"""Time limit of a command in seconds."""
+
+
+def _unloaded() -> bool:
+    """Unload the modules; return whether nothing holds them."""
+    try:
+        for of in (CSD, EFUSE):
+            live.unload(of)
+    except ModuleBuildError:
+        return False
+    return True
+
+
+def _run(root: Path) -> int:
+    """Run the command of one build. Return its exit status."""
+    work = json.loads((root / WORK).read_text())
+    environment = {**os.environ, **work["modules"], "PYTHONPATH": str(root)}
+    live.load(Path(work["modules"][MODULE]))
+    with (root / OUTPUT).open("w") as output:
+        try:
+            return subprocess.run(
+                work["command"],
+                cwd=root,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=LONGEST_S,
+                check=False,
+            ).returncode
+        except subprocess.TimeoutExpired:
+            output.write(f"\nThe command did not end within {LONGEST_S} seconds.")
+            return 1
+
+
+def _complaint(log: KernelLog) -> str | None:
+    """Return the first line of what the kernel complained about outside of tests, or None."""
+    found = kernel_log.complaints(log.new_text())
+    if found:
+        return f"the kernel complained: {found[0].splitlines()[0]}"
+    new = log.taint() & ~kernel_log.MODULE_TAINTS
+    return f"the kernel is tainted: {', '.join(kernel_log.taint_names(new))}" if new else None
+
+
+def main(directory: Path) -> int:
+    log = KernelLog()
+    for root in sorted(directory.iterdir()):
+        if (root / STATUS).exists():
+            continue
+        if not _unloaded():
+            return 1
+        store(root / STARTED, "")
+        status = _run(root)
+        complaint = _complaint(log)
+        if complaint:
+            with (root / OUTPUT).open("a") as output:
+                output.write(f"\n{complaint}")
+        store(root / STATUS, "1" if complaint else str(status))
+        if complaint:
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
