@@ -125,14 +125,19 @@ def verdicts(
             raise RuntimeError(f"the guest has run nothing: {report}")
         for root in died:
             if _COMPLAINED in report or root in again:
-                _, complained, what = report.partition(_COMPLAINED)
-                store(root / OUTPUT, f"{complained}{what}" or report)
+                store(root / OUTPUT, _complaint(report) or report)
                 store(root / STATUS, "1")
                 ended.append(root)
             again.add(root)
             (root / STARTED).unlink()
         for root in ended:
             yield _verdict(root, left.pop(root))
+
+
+def _complaint(report: str) -> str:
+    """Return the beginning of what a guest's kernel complained about, or nothing."""
+    _, complained, what = report.partition(_COMPLAINED)
+    return complained + " ".join(what.splitlines()[:2])
 
 
 def _verdict(root: Path, mutant: Mutant) -> Verdict:
