@@ -7,6 +7,7 @@ import gc
 import mmap
 import os
 import resource
+import select
 import signal
 import struct
 import time
@@ -20,7 +21,6 @@ from tests.fuzz.calls import ForeignBytesError, Open, Settled
 LONGEST_S = 1.0
 """Time after which a call is interrupted."""
 _END_S = 60.0
-_POLL_S = 0.02
 _COUNTS = struct.Struct("=QQ")
 _STOP = 0
 
@@ -93,11 +93,7 @@ class Callers:
     def wait(self, longest_s: float) -> bool:
         """Wait some time for the processes to end; return whether they have all ended."""
         end = time.monotonic() + longest_s
-        while not all(map(_has_ended, self._pids)):
-            if time.monotonic() > end:
-                return False
-            time.sleep(_POLL_S)
-        return True
+        return all(_ends(pid, end - time.monotonic()) for pid in self._pids)
 
     def end(self) -> None:
         """Wait for the processes, and collect what they found.
@@ -125,6 +121,17 @@ class Callers:
 
 def _has_ended(pid: int) -> bool:
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _ends(pid: int, longest_s: float) -> bool:
+    """Wait some time for a process to end; return whether it has ended."""
+    pidfd = os.pidfd_open(pid)
+    try:
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        return bool(poll.poll(max(0.0, longest_s) * 1000))
+    finally:
+        os.close(pidfd)
 
 
 def _where(pid: int) -> str:

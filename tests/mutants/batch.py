@@ -36,7 +36,8 @@ _COPIED = (
     "pyproject.toml",
     "docs",
 )
-_OF_ONE_S = 1200
+LONGEST_S = 1200
+"""Time limit of the command of one build in seconds."""
 # A fault may hang a task for good, which ends the guest after two minutes.
 _GUEST = ("--again", "1", "--append", "sysctl.kernel.hung_task_panic=1")
 _COMPLAINED = "the guest's kernel complained"
@@ -101,7 +102,7 @@ def prepare(mutant: Mutant, root: Path, command: list[str]) -> None:
 def guest(directory: Path, number: int) -> str:
     """Run the commands of *number* builds in a guest, and return what it reports."""
     inside = [sys.executable, "-m", "tests.mutants.inside", str(directory)]
-    timeout = ("--timeout", str(_OF_ONE_S * number))
+    timeout = ("--timeout", str(LONGEST_S * number))
     done = _run(_ROOT, *EFUSE, "guest", "run", *_GUEST, *timeout, "--", *inside)
     return f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Build the modules; compile only what has changed since the last build in the same directory.
 
-``python -m tests.mutants.build DIRECTORY`` prints their paths as variables of the environment.
+``python -m tests.mutants.build DIRECTORY`` prints their paths, in JSON, by variable of the
+environment.
 """
 
 from __future__ import annotations

@@ -19,10 +19,7 @@ from efuse.guest.run import MODULE
 from efuse.module import live
 from efuse.module.build import CSD, EFUSE
 from tests.guest.support.running_kernel import KernelLog
-from tests.mutants.batch import OUTPUT, STARTED, STATUS, WORK, store
-
-LONGEST_S = 1200
-"""Time limit of a command in seconds."""
+from tests.mutants.batch import LONGEST_S, OUTPUT, STARTED, STATUS, WORK, store
 
 
 def _unloaded() -> bool:

@@ -18,6 +18,12 @@ _FUNCTION = re.compile(r"^(?!#)[A-Za-z_][^;{}#=]*?\b(efuse_\w+)\([^;{}]*\)\s*\n\
 _VARIABLE = re.compile(r"^(?:DEFINE_MUTEX\(|const )[^;={(]*?(\w+)[\[) ]", re.MULTILINE)
 # Not the tag of a structure, and not a member of one.
 _USE = re.compile(r"(?<!struct )(?<!enum )(?<!->)(?<!\.)\befuse_\w+")
+# A comment, or the declaration of a function.
+_DECLARED = re.compile(
+    r"/\*(?P<head>.*?)\*/"
+    r"|^\w[\w *]*?\b(?P<name>efuse_\w+)\([^;{}()]*(?:\([^()]*\)[^;{}()]*)*\);",
+    re.DOTALL | re.MULTILINE,
+)
 
 
 def _sources() -> dict[str, str]:
@@ -110,13 +116,6 @@ def test_every_source_is_built() -> None:
         prefix, names = (group[1], group[2]) if group else ("", listed)
         built |= {prefix + Path(name).stem + ".c" for name in names.split()}
     assert built == {str(p.relative_to(SRC)) for p in SRC.rglob("*.c") if p.parent.name != "probes"}
-
-
-_DECLARED = re.compile(
-    r"/\*(?P<head>.*?)\*/"
-    r"|^\w[\w *]*?\b(?P<name>efuse_\w+)\([^;{}()]*(?:\([^()]*\)[^;{}()]*)*\);",
-    re.DOTALL | re.MULTILINE,
-)
 
 
 def test_sections_of_a_header_name_the_files_of_their_functions() -> None:
