@@ -16,13 +16,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from efuse.bench.foreground import wait_for_mount
 from efuse.bench.programs import built
 from efuse.fs.mountpoint import unmount
-from efuse.fs.run import start_daemon
+from efuse.supervisor.running import started
 
 _HERE = Path(__file__).parent
 _OUT = _HERE / "measured.json"
@@ -51,17 +51,18 @@ def _served(system: str, lower: Path, point: Path) -> Iterator[int]:
     """Mount *lower* by one of the systems, and yield the daemon's process ID."""
     options = f"source={lower},cache=never,timeout=0,clone_fd"
     words = [str(built("passthrough_ll")), "-f", "-o", options, str(point)]
-    if system == "fuse":
-        process = subprocess.Popen(words)
-        wait_for_mount(process, point)
-    else:
-        os.environ["EFUSE_CHANNELS"] = str(int(system == "channels"))
-        process = start_daemon(words).process
-    try:
-        yield process.pid
-    finally:
-        unmount(str(point))
-        process.wait(60)
+    with ExitStack() as stack:
+        if system == "fuse":
+            process = subprocess.Popen(words)
+            wait_for_mount(process, point)
+        else:
+            daemon = started(words, channels=system == "channels")
+            process = stack.enter_context(daemon)[0].process
+        try:
+            yield process.pid
+        finally:
+            unmount(str(point))
+            process.wait(60)
 
 
 def _round(costs: Path, system: str, lower: Path, point: Path) -> dict[str, dict[str, float]]:

@@ -36,7 +36,7 @@ __all__ = [
 
 NAME_BYTES = 255
 """Length limit of a name, in bytes."""
-BLOB_BYTES = 984
+BLOB_BYTES = 976
 """Length limit of a cached xattr value or link target, in bytes."""
 NEVER_NS = (1 << 64) - 1
 """An expiry time that never comes, and the largest valid time, in ns."""
@@ -49,7 +49,7 @@ _ENTRY_KEY = struct.Struct("<Q256s")
 _ENTRY = struct.Struct("<QQ")
 _ATTR = struct.Struct("<6Q10I")
 _BLOB_KEY = struct.Struct("<QII256s")
-_BLOB_HEAD = struct.Struct("<iI")
+_BLOB_HEAD = struct.Struct("<QiI")
 _GRANT_KEY = struct.Struct("<QIIQ")
 _GRANT = struct.Struct("<II")
 _VOLUME = struct.Struct("<5Q4I24x")
@@ -319,7 +319,7 @@ class Attributes:
 class XattrValue:
     """Value of ``blobs``: the answer to READLINK, GETXATTR or LISTXATTR.
 
-    :param data: the answer, up to 984 bytes.
+    :param data: the answer, up to 976 bytes.
     :param error: 0, or -ENODATA if there is no such xattr.
     :param stamp: what decides whether the kernel may use the value.
     """
@@ -338,14 +338,14 @@ class XattrValue:
             raise ValueError(
                 f"a blob has at most {BLOB_BYTES} bytes, but this one has {len(self.data)}"
             )
-        body = _BLOB_HEAD.pack(self.error, len(self.data)) + self.data
+        body = _BLOB_HEAD.pack(0, self.error, len(self.data)) + self.data
         return _sealed(self.stamp, body, seed).ljust(self.value_bytes, b"\0")
 
     @classmethod
     def decode(cls, raw: bytes, seed: bytes) -> Self:
         """Return the value in the bytes *raw*; see `Value`."""
         head = _CHECK.size + _STAMP.size
-        error, length = _BLOB_HEAD.unpack_from(raw, head)
+        _version, error, length = _BLOB_HEAD.unpack_from(raw, head)
         if length > BLOB_BYTES:
             raise ValueError("the value's length is wrong")
         start = head + _BLOB_HEAD.size
@@ -414,7 +414,7 @@ class Volume:
         return cls(blocks, bfree, bavail, files, ffree, bsize, namemax, frsize, stamp)
 
 
-_TAG = struct.Struct("=IIQQQQI20x")
+_TAG = struct.Struct("=IIQQQQQI12x")
 TAG_BYTES = _TAG.size
 """Size of a tag, in bytes."""
 
@@ -428,6 +428,7 @@ class Tag(NamedTuple):
     :ivar block: offset of the block in the file, in blocks.
     :ivar epoch: the connection's epoch when the data was asked for.
     :ivar expires_ns: time at which the block expires, in ns of CLOCK_MONOTONIC.
+    :ivar version: version of the file; 0 if it has none.
     :ivar length: bytes of the block; fewer than a whole block only where the file ends.
     """
 
@@ -437,6 +438,7 @@ class Tag(NamedTuple):
     block: int
     epoch: int
     expires_ns: int
+    version: int
     length: int
 
     @classmethod

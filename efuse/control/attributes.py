@@ -230,10 +230,10 @@ def count(
     )
 
 
-def switch(doc: str) -> Attribute[bool]:
-    """Return a writable attribute that is ``0`` or ``1``, by default ``0``."""
+def switch(doc: str, *, mode: int = 0o644, default: str = "0") -> Attribute[bool]:
+    """Return an attribute that is ``0`` or ``1``."""
     return Attribute(
-        _bool, lambda on: "01"[bool(on)], doc=doc, mode=0o644, range="0 or 1", default="0"
+        _bool, lambda on: "01"[bool(on)], doc=doc, mode=mode, range="0 or 1", default=default
     )
 
 

@@ -87,6 +87,9 @@ class Connection:
     """
 
     state = text("whether a program set is attached", range="plain or attached", default="plain")
+    connected = switch(
+        "whether a process serves the mount; poll(2) reports its end", mode=0o444, default="1"
+    )
     ops = text("name of the attached program set", range="a name, or none", default="none")
     enable_seq = number("program sets attached since the mount; a replacement counts", unit="sets")
     exit_info = Attribute(
@@ -103,6 +106,9 @@ class Connection:
     no_open = switch("file handles mean nothing to the daemon: the kernel may answer OPEN")
     no_flush = switch("FLUSH does nothing in the daemon when nothing was written")
     lazy_atime = switch("access times may be reported late")
+    revalidate = switch(
+        "data outlives its timeout while its file has the same mtime, ctime and size", default="1"
+    )
     epoch = number("current epoch, which a published value has to carry", mode=0o400, default="any")
     _invalidate = trigger("void all values that were learned or published so far")
     _abort = trigger("abort the connection: every request fails from now on")

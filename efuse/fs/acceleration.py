@@ -139,6 +139,7 @@ def declare(connection: Connection, options: Options) -> None:
     connection.consistency = options.consistency
     for name in options.declarations():
         setattr(connection, name, getattr(options, name))
+    connection.revalidate = options.revalidate
     # The kernel refuses a smaller value: FUSE may be making a request of the old size.
     if options.max_request > connection.max_request:
         connection.max_request = options.max_request

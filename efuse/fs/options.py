@@ -60,6 +60,10 @@ class Options:
     lazy_atime: bool = False
     """Access times may be late: a read does not make the cached attributes of a file void."""
 
+    revalidate: bool = True
+    """In ``ttl`` and ``cto``, the data of a file outlives its timeout as long as the file has the
+    same mtime, ctime and size. Otherwise each open drops the data, as on plain FUSE."""
+
     capacity: Mapping[str, int] = field(default_factory=dict)
     """Capacity of the kernel's maps, in values, by the map's name: entries, attrs, blobs, grants,
     volumes, or ``blocks``. A block is 4 KiB of file data; ``blocks`` may be 0."""
@@ -79,7 +83,7 @@ class Options:
                 f"consistency cannot be {self.consistency!r} (EINVAL)",
                 hint=f"it is one of {', '.join(CONSISTENCY)}",
             )
-        for name in self.declarations():
+        for name in (*self.declarations(), "revalidate"):
             if not isinstance(getattr(self, name), bool):
                 raise UsageError(
                     f"{name} cannot be {getattr(self, name)!r} (EINVAL)",

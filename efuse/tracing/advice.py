@@ -45,7 +45,7 @@ _CALLER_ASKED = (
 _ABSENT = {"lookup": -errno.ENOENT, "getxattr": -errno.ENODATA}
 # What fits into a map: EFUSE_NAME_LEN with its NUL, EFUSE_BLOB_LEN of the kernel.
 _NAME_BYTES = 255
-_BLOB_BYTES = 984
+_BLOB_BYTES = 976
 _BLOBS = ("getxattr", "listxattr", "readlink")
 # A daemon may free space at any time: EFUSE_VOLUME_NS of the kernel.
 _VOLUME_NS = 10_000_000_000

@@ -221,6 +221,9 @@ ssize_t efuse_simple_request(struct mnt_idmap *idmap, struct fuse_mount *fm,
 	/* A FORGET sent as a request: for a READDIRPLUS entry that was not used. */
 	if (args->opcode == FUSE_FORGET)
 		efuse_forget_request(ec, args->nodeid);
+	if (args->opcode == FUSE_GETXATTR || args->opcode == FUSE_LISTXATTR ||
+	    args->opcode == FUSE_READLINK)
+		efuse_version_issue(&req);
 	if (efuse_is_io(args) && efuse_split_needed(&req))
 		efuse_split_all(&req);
 	else

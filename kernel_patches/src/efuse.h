@@ -55,6 +55,8 @@ struct writeback_control;
  * @fm: request in the background: its mount
  * @deferred: WRITE in the background that a worker carries out: its work item
  * @iter: READ, WRITE without pages: the caller's own buffer; else NULL
+ * @version: READ, GETXATTR, LISTXATTR, READLINK: version of the inode when the request is issued, 0
+ *	     if it has none
  * @child: UNLINK, RMDIR, RENAME: nodeids of the inodes under the names, which the request
  *	   changes in addition to the directories; 0 if there is none
  * @local: RELEASE, RELEASEDIR: the kernel has opened the file itself
@@ -66,6 +68,9 @@ struct writeback_control;
  *	   without a timeout
  * @uncached: READ, WRITE: the daemon wants to see every request of this open file
  *	      (FOPEN_DIRECT_IO)
+ * @settled: each change from now on has another version than @version, and so has what a READ's
+ *	     handle shows otherwise
+ * @fresh: the attributes that make @version are believed
  * @unkept: READ: the data that it brings must not be learned
  * @measured: READ, WRITE: path_done() is called with the duration
  * @path: READ, WRITE: the selected path, enum efuse_path
@@ -81,6 +86,7 @@ struct efuse_args {
 	u64 predicted_ns;
 	u64 size_epoch;
 	u64 size;
+	u64 version;
 	u32 note;
 	struct fuse_mount *fm;
 	struct work_struct deferred;
@@ -93,6 +99,8 @@ struct efuse_args {
 	bool extends:1;
 	bool asked:1;
 	bool uncached:1;
+	bool settled:1;
+	bool fresh:1;
 	bool unkept:1;
 	bool measured:1;
 	u8 path;
@@ -157,6 +165,24 @@ struct efuse_size {
 	u64 replaced;
 };
 
+/**
+ * struct efuse_version - the version of an inode (see version.c, revalidate.c)
+ * @number: hash of the times and the size that the daemon reported last, 0 if there is none
+ * @since_ns: CLOCK_MONOTONIC time at which it was seen first
+ * @newest: the newest of its times, in seconds since 1970
+ * @filled: file: the page cache may have pages
+ * @pages: the version that all pages are at least as new as; 0: not known
+ *
+ * All change under fuse_inode.lock.
+ */
+struct efuse_version {
+	u64 number;
+	u64 since_ns;
+	s64 newest;
+	bool filled;
+	u64 pages;
+};
+
 /* How many names does a file have, as far as replies have told? See names.c. */
 enum efuse_names {
 	EFUSE_NAMES_NEW,	/* no reply has told yet */
@@ -219,6 +245,7 @@ void efuse_flush_args(struct file *file, struct fuse_args *args);
 void efuse_release_args(struct fuse_file *ff, struct fuse_args *args);
 void efuse_file_locks(struct file *file, const struct file_lock *fl);
 void efuse_io_args(struct fuse_file *ff, struct fuse_args *args);
+void efuse_read_args(struct file *file, struct fuse_args *args);
 void efuse_child_args(struct fuse_args *args, struct dentry *first,
 		      struct dentry *second);
 void efuse_inode_written(struct inode *inode);

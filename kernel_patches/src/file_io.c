@@ -79,13 +79,14 @@ static void efuse_file_args(struct efuse_io *io, const struct efuse_file_op *op)
 	args->user_pages = iocb->ki_flags & IOCB_DIRECT;
 	args->efuse.iter = op->iter;
 	args->efuse.asked = op->asked;
-	efuse_io_args(ff, args);
 	efuse_io_complete(io, iocb->ki_pos, iov_iter_count(op->iter));
 	if (op->opcode == FUSE_READ) {
+		efuse_read_args(iocb->ki_filp, args);
 		io->read.fh = ff->fh;
 		io->read.flags = iocb->ki_filp->f_flags;
 		return;
 	}
+	efuse_io_args(ff, args);
 	io->write.fh = ff->fh;
 	io->write.flags = efuse_write_flags(iocb, iocb->ki_filp->f_flags & ~O_SYNC);
 	if (iocb->ki_flags & IOCB_DSYNC)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* open(2) of a regular file: what has to be checked before the daemon truncates it. */
+/* open(2) of a regular file: what is checked before the daemon truncates it, and afterwards. */
 #include "efuse_i.h"
 
 /**
@@ -19,6 +19,7 @@ int efuse_file_open(struct fuse_mount *fm, struct inode *inode, struct file *fil
 {
 	bool cuts = file->f_flags & O_TRUNC && fm->fc->atomic_o_trunc &&
 		    !(file->f_mode & FMODE_WRITE);
+	u64 version = efuse_version_opening(inode);
 	int err = cuts ? get_write_access(inode) : 0;
 
 	if (err)
@@ -26,5 +27,7 @@ int efuse_file_open(struct fuse_mount *fm, struct inode *inode, struct file *fil
 	err = fuse_do_open(fm, get_node_id(inode), file, false);
 	if (cuts)
 		put_write_access(inode);
+	if (!err)
+		efuse_version_open(file, version);
 	return err;
 }

@@ -31,6 +31,8 @@ int efuse_conn_add(struct fuse_conn *fc)
 	ec->spin_ns = EFUSE_SPIN_NS;
 	ec->threshold = EFUSE_THRESHOLD;
 	ec->spread = 1;
+	ec->revalidate = true;
+	atomic64_set(&ec->clock_offset, ktime_mono_to_real(0));
 	mutex_init(&ec->channels_mutex);
 	INIT_LIST_HEAD(&ec->list);
 	/* A random start makes values from maps of another connection void here. */

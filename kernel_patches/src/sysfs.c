@@ -38,6 +38,11 @@ static ssize_t state_show(struct kobject *kobj, struct kobj_attribute *attr, cha
 			  "attached" : "plain");
 }
 
+static ssize_t connected_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%d\n", efuse_connected(efuse_conn_of(kobj)->fc));
+}
+
 static ssize_t ops_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
 {
 	struct efuse_ops *ops;
@@ -142,10 +147,11 @@ static struct efuse_declaration efuse_declarations[] = {
 	EFUSE_DECLARATION(no_open),
 	EFUSE_DECLARATION(no_flush),
 	EFUSE_DECLARATION(lazy_atime),
+	EFUSE_DECLARATION(revalidate),
 };
 
 /* efuse_conn_attrs[] lists each of them. */
-static_assert(ARRAY_SIZE(efuse_declarations) == 6);
+static_assert(ARRAY_SIZE(efuse_declarations) == 7);
 
 static ssize_t epoch_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
 {
@@ -219,6 +225,7 @@ static struct efuse_total efuse_totals[] = {
 };
 
 static struct kobj_attribute state_attr = __ATTR_RO(state);
+static struct kobj_attribute connected_attr = __ATTR_RO(connected);
 static struct kobj_attribute ops_attr = __ATTR_RO(ops);
 static struct kobj_attribute enable_seq_attr = __ATTR_RO(enable_seq);
 static struct kobj_attribute exit_info_attr = __ATTR_RO(exit_info);
@@ -230,6 +237,7 @@ static struct kobj_attribute waiting_attr = __ATTR_RO(waiting);
 
 static struct attribute *efuse_conn_attrs[] = {
 	&state_attr.attr,
+	&connected_attr.attr,
 	&ops_attr.attr,
 	&enable_seq_attr.attr,
 	&exit_info_attr.attr,
@@ -240,6 +248,7 @@ static struct attribute *efuse_conn_attrs[] = {
 	&efuse_declarations[3].attr.attr,
 	&efuse_declarations[4].attr.attr,
 	&efuse_declarations[5].attr.attr,
+	&efuse_declarations[6].attr.attr,
 	&epoch_attr.attr,
 	&invalidate_attr.attr,
 	&abort_attr.attr,
@@ -266,6 +275,7 @@ static void efuse_conn_release(struct kobject *kobj)
 {
 	struct efuse_conn *ec = efuse_conn_of(kobj);
 
+	sysfs_put(ec->connected_node);
 	efuse_deferred_free(ec);
 	efuse_extents_free(ec);
 	efuse_queues_free(ec);
@@ -285,8 +295,10 @@ int efuse_sysfs_add(struct efuse_conn *ec)
 
 	err = kobject_init_and_add(&ec->kobj, &efuse_conn_ktype, efuse_connections_kobj,
 				   "%u", ec->id);
-	if (!err)
-		err = efuse_stats_add(ec);
+	if (err)
+		goto out_put;
+	ec->connected_node = sysfs_get_dirent(ec->kobj.sd, "connected");
+	err = efuse_stats_add(ec);
 	if (err)
 		goto out_put;
 	err = efuse_path_sysfs_add(ec);

@@ -461,8 +461,8 @@ def test_block_that_a_handler_offers_for_another_place_is_a_miss(mountpoint: Pat
         (16, struct.pack("=Q", 1 << 60)),
         (24, struct.pack("=Q", 0)),
         (24, struct.pack("=Q", (1 << 64) - 1)),
-        (40, struct.pack("=I", 5000)),
-        (40, struct.pack("=I", 0xFFFFFFFF)),
+        (48, struct.pack("=I", 5000)),
+        (48, struct.pack("=I", 0xFFFFFFFF)),
     ],
 )
 def test_corrupted_tag_is_a_miss(mountpoint: Path, at: int, value: bytes) -> None:

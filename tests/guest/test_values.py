@@ -12,7 +12,7 @@ import pytest
 from tests.guest.support.daemons import Mount, fails, mounted
 
 # The largest size of a value in a map, in bytes: EFUSE_BLOB_LEN of the kernel's interface.
-KEPT = 984
+KEPT = 976
 
 
 def _random(size: int) -> bytes:

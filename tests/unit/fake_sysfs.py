@@ -25,6 +25,7 @@ from efuse.stats.paths import LATENCIES, PATH_COUNTERS
 
 VALUES = {
     "state": "attached",
+    "connected": "1",
     "ops": "efuse",
     "enable_seq": "1",
     "exit_info": "none",
@@ -35,6 +36,7 @@ VALUES = {
     "no_open": "0",
     "no_flush": "0",
     "lazy_atime": "0",
+    "revalidate": "1",
     "epoch": "7",
     "waiting": "0",
     "learned": "12",

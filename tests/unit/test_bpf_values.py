@@ -52,14 +52,14 @@ CASES: list[tuple[Any, bytes, bytes, Any, bytes]] = [
         bytes.fromhex("05000000000000001600000000000000") + b"user.x" + bytes(250),
         bytes.fromhex("050000000000000016000000") + b"user.x",
         XattrValue(b"value", stamp=STAMP),
-        bytes.fromhex("0000000005000000") + b"value",
+        bytes.fromhex("00000000000000000000000005000000") + b"value",
     ),
     (
         XattrKey(5, 22, b"user.x"),
         bytes.fromhex("05000000000000001600000000000000") + b"user.x" + bytes(250),
         bytes.fromhex("050000000000000016000000") + b"user.x",
         XattrValue(error=-errno.ENODATA, stamp=STAMP),
-        bytes.fromhex("c3ffffff00000000"),
+        bytes.fromhex("0000000000000000c3ffffff00000000"),
     ),
     (
         GrantKey(7, 14, 0x8000, caller_of(1000, 100)),
@@ -168,5 +168,5 @@ def test_invalid_name_fails(name: bytes) -> None:
 
 
 def test_blob_too_long_fails() -> None:
-    with pytest.raises(ValueError, match="984"):
-        XattrValue(bytes(985)).encode(b"")
+    with pytest.raises(ValueError, match="976"):
+        XattrValue(bytes(977)).encode(b"")

@@ -87,7 +87,7 @@ def test_published_blocks_lie_in_the_maps(maps: dict[str, BpfMap[Any, Any]]) -> 
         for block, length in ((1, BLOCK_BYTES), (2, BLOCK_BYTES), (3, 11)):
             tag, kept = found[9, block]
             part = data[(block - 1) * BLOCK_BYTES :][:length]
-            assert tag == Tag(0, 0, 9, block, 5, NEVER_NS, length)
+            assert tag == Tag(0, 0, 9, block, 5, NEVER_NS, 0, length)
             assert kept == part.ljust(BLOCK_BYTES, b"\0")
         old = cache.publish(9, BLOCK_BYTES, bytearray(BLOCK_BYTES), epoch=4, valid_ns=0)
         assert (old.stored, old.newer) == (0, 1)

@@ -37,12 +37,17 @@ static void efuse_remaining(u64 expires_ns, u64 now, u64 *secs, u32 *nsecs)
 
 /*
  * In exclusive mode values do not expire, unless the file may have several nodeids: then changes by
- * another nodeid are not seen here.
+ * another nodeid are not seen here. In the other modes a value of the inode's present @version (0:
+ * none) outlives its timeout.
  */
-static bool efuse_expired(const struct efuse_req *req, const struct efuse_stamp *stamp, u64 now)
+static bool efuse_expired(const struct efuse_req *req, const struct efuse_stamp *stamp, u64 version,
+			  u64 now)
 {
-	return stamp->expires_ns <= now &&
-	       !efuse_changes_known_nodeid(req, req->args->nodeid);
+	if (stamp->expires_ns > now || efuse_changes_known_nodeid(req, req->args->nodeid))
+		return false;
+	if (version)
+		efuse_version_issue(req);
+	return !efuse_version_proves(req->args, version);
 }
 
 /*
@@ -50,11 +55,12 @@ static bool efuse_expired(const struct efuse_req *req, const struct efuse_stamp 
  * for a refusal.
  */
 static enum efuse_counter efuse_stamp_refused(struct efuse_req *req,
-					      const struct efuse_stamp *stamp, u64 now)
+					      const struct efuse_stamp *stamp, u64 version,
+					      u64 now)
 {
 	if (READ_ONCE(req->ec->consistency) == EFUSE_STRICT)
 		return EFUSE_DECLINED;
-	if (efuse_expired(req, stamp, now))
+	if (efuse_expired(req, stamp, version, now))
 		return EFUSE_EXPIRED;
 	if (!efuse_caller_is(req, stamp))
 		return EFUSE_OTHER_UID;
@@ -112,7 +118,7 @@ static enum efuse_counter efuse_entry_refused(struct efuse_req *req,
 	if (efuse_check(efuse_seed_entry(args->nodeid, name, len), entry, sizeof(*entry)) !=
 	    entry->stamp.check)
 		return EFUSE_STALE;
-	reason = efuse_stamp_refused(req, &entry->stamp, now);
+	reason = efuse_stamp_refused(req, &entry->stamp, 0, now);
 	if (reason)
 		return reason;
 	/* The nodeid of the directory may have been reused, or its permissions changed. */
@@ -290,7 +296,7 @@ static enum efuse_counter efuse_blob_refused(struct efuse_req *req,
 	u64 nodeid = req->args->nodeid;
 	enum efuse_counter reason;
 
-	reason = efuse_stamp_refused(req, &head->stamp, ktime_get_ns());
+	reason = efuse_stamp_refused(req, &head->stamp, head->version, ktime_get_ns());
 	if (reason)
 		return reason;
 	if (efuse_acl_is_the_vfs(req))
@@ -413,7 +419,7 @@ int efuse_answer_grant(struct efuse_req *req, const void *mem, u32 size)
 	efuse_grant_key(&key, req);
 	if (efuse_check(efuse_seed_grant(&key), &grant, sizeof(grant)) != grant.stamp.check)
 		return efuse_decline(req, EFUSE_STALE);
-	reason = efuse_stamp_refused(req, &grant.stamp, ktime_get_ns());
+	reason = efuse_stamp_refused(req, &grant.stamp, 0, ktime_get_ns());
 	if (reason)
 		return efuse_decline(req, reason);
 	if (!efuse_unchanged(req, args->nodeid, EFUSE_KIND_RIGHTS, &grant.stamp) ||

@@ -54,7 +54,8 @@ static enum efuse_counter efuse_block_refused(const struct efuse_req *req,
 	if (tag->nodeid != req->args->nodeid || tag->block != at->number ||
 	    tag->len > EFUSE_BLOCK_SIZE)
 		return EFUSE_MISS;
-	if (tag->expires_ns <= at->now && !efuse_changes_known_nodeid(req, tag->nodeid))
+	if (tag->expires_ns <= at->now && !efuse_version_proves(req->args, tag->version) &&
+	    !efuse_changes_known_nodeid(req, tag->nodeid))
 		return EFUSE_EXPIRED;
 	if (!efuse_epoch_block_valid(req->ec, tag->nodeid, tag->block,
 				     tag->len < EFUSE_BLOCK_SIZE, tag->epoch))
@@ -103,6 +104,7 @@ int efuse_answer_block(struct efuse_req *req, void *mem, u32 size, const void *d
 	req->reason = efuse_block_refused(req, &copy);
 	if (!req->reason) {
 		efuse_block_copy(at, &copy, data);
+		at->unlike |= copy.version != req->args->efuse.version;
 		if (!READ_ONCE(tag->used))
 			WRITE_ONCE(tag->used, 1);
 	}
@@ -145,6 +147,7 @@ int efuse_keep_block(struct efuse_req *req, void *mem, u32 size, void *data, u32
 		tag->block = at->number;
 		tag->epoch = at->epoch;
 		tag->expires_ns = at->expires_ns;
+		tag->version = at->version;
 		tag->len = at->len;
 		memset(tag->pad, 0, sizeof(tag->pad));
 		tag->nodeid = req->args->nodeid;
@@ -240,6 +243,8 @@ size_t efuse_blocks_read(struct efuse_req *req, struct efuse_data *data, u64 pos
 		}
 	}
 	rcu_read_unlock();
+	if (at.unlike)
+		efuse_version_unlike(req);
 	return done;
 }
 
@@ -372,6 +377,7 @@ void efuse_blocks_learn(struct efuse_req *req, const struct efuse_changes *ch)
 	    (!valid_ns && READ_ONCE(req->ec->consistency) != EFUSE_EXCLUSIVE))
 		return;
 	at.expires_ns = ktime_get_ns() + valid_ns;
+	at.version = args->opcode == FUSE_READ && args->efuse.settled ? args->efuse.version : 0;
 	at.iter = &iter;
 
 	efuse_data_start(&data, args, ITER_SOURCE);

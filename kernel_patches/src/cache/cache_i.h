@@ -218,6 +218,8 @@ void efuse_data_end(struct fuse_args *args, size_t done);
  * @now: block(): ktime of the request
  * @epoch: learn(): epoch for the block's tag
  * @expires_ns: learn(): CLOCK_MONOTONIC time for the block's tag at which the timeout ends
+ * @version: learn(): version for the block's tag
+ * @unlike: block(): a block was found that does not have the READ's version
  * @evicted: learn(): former tag of the slot, if another block was evicted; else its nodeid is 0
  */
 struct efuse_block {
@@ -231,6 +233,8 @@ struct efuse_block {
 	u64 now;
 	u64 epoch;
 	u64 expires_ns;
+	u64 version;
+	bool unlike;
 	struct efuse_tag evicted;
 };
 
@@ -304,6 +308,27 @@ int efuse_size_ask(struct file *file, bool *taken);
 void efuse_size_learn(struct fuse_inode *fi, u64 epoch, u64 size);
 bool efuse_size_told(const struct efuse_conn *ec, struct fuse_mount *fm,
 		     const struct fuse_args *args, u64 nodeid, u64 *size);
+
+/* version.c */
+u64 efuse_version_hash(const struct efuse_conn *ec, u64 ino, u64 size, struct timespec64 mtime,
+		       struct timespec64 ctime);
+u64 efuse_version_stepped(struct efuse_conn *ec, u64 number);
+u64 efuse_version_now(struct efuse_conn *ec, const struct fuse_inode *fi);
+bool efuse_version_settled(const struct efuse_version *version);
+void efuse_version_came(struct inode *inode, const struct fuse_attr *attr);
+void efuse_version_mixed(struct inode *inode);
+
+/* revalidate.c */
+void efuse_version_issue(const struct efuse_req *req);
+void efuse_version_unlike(const struct efuse_req *req);
+u64 efuse_version_opening(struct inode *inode);
+void efuse_version_open(struct file *file, u64 version);
+
+/* Is what was read of a version still what the file has, whatever its timeout? */
+static inline bool efuse_version_proves(const struct fuse_args *args, u64 version)
+{
+	return version && version == args->efuse.version && args->efuse.fresh;
+}
 
 /* append.c */
 void efuse_append_replied(struct fuse_inode *fi, u64 issued, u64 size);

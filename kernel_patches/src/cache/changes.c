@@ -3,6 +3,7 @@
 #include "cache_i.h"
 
 #include <linux/filelock.h>
+#include <linux/termios.h>
 
 /* Add a bucket, unless it is there already. */
 void efuse_changes_add(struct efuse_changes *ch, u16 bucket)
@@ -277,9 +278,13 @@ void efuse_changes_end(struct efuse_changes *ch, struct efuse_conn *ec, struct f
 		efuse_size_written(ec, fm, args, ch);
 }
 
-/* Does the reply mean that the daemon does not implement the request? Then nothing has changed. */
+/*
+ * Does the reply mean that the daemon does not implement the request? Then nothing has changed.
+ * isatty(3) asks each file by TCGETS. It only reads, and a daemon may refuse it by any error.
+ */
 bool efuse_changes_cancelled(const struct fuse_args *args, int error)
 {
+	const struct fuse_ioctl_in *in;
 	const struct fuse_ioctl_out *out;
 
 	if (args->opcode == FUSE_IOCTL) {
@@ -287,7 +292,8 @@ bool efuse_changes_cancelled(const struct fuse_args *args, int error)
 		out = args->out_args[0].value;
 		if (!error && args->out_args[0].size == sizeof(*out))
 			error = out->result;
-		if (error == -ENOTTY)
+		in = efuse_req_in(args, sizeof(*in));
+		if (error == -ENOTTY || (error < 0 && in && in->cmd == TCGETS))
 			return true;
 	}
 	return error == EFUSE_NOT_IMPLEMENTED;

@@ -116,6 +116,7 @@ void efuse_inode_init(struct super_block *sb, struct fuse_inode *fi)
 	fi->efuse_epoch = ec ? efuse_epoch_now(ec) : 0;
 	fi->efuse_pages = (struct efuse_pages) {};
 	fi->efuse_size = (struct efuse_size) {};
+	fi->efuse_version = (struct efuse_version) {};
 	/* The LOOKUP that has brought the inode may have been learned before. */
 	fi->efuse_learned = 1;
 	xa_init_flags(&fi->efuse_pages.dropped, XA_FLAGS_ACCOUNT);

@@ -376,6 +376,7 @@ static void efuse_learn_blob(struct efuse_learn_context *ctx)
 		if (!absent)
 			data = efuse_out_data(args, &room) ?: args->out_args[0].value;
 		value = &ctx->item->value.blob;
+		value->version = args->efuse.settled ? args->efuse.version : 0;
 		value->error = absent ? -ENODATA : 0;
 		value->len = absent ? 0 : ctx->req->ret;
 		memcpy(value->data, data, value->len);

@@ -379,6 +379,8 @@ vm_fault_t efuse_page_mkwrite(struct vm_fault *vmf)
 		store = efuse_folio_store(inode, folio, vmf->pgoff);
 	if (likely(store == EFUSE_STORE_NOW)) {
 		folio_set_checked(folio);
+		/* The store need not reach the daemon. */
+		efuse_version_mixed(inode);
 		return VM_FAULT_LOCKED;
 	}
 	folio_unlock(folio);
@@ -446,6 +448,7 @@ int efuse_notify_copy(struct fuse_copy_state *cs, struct efuse_notify_target **p
 	struct efuse_notify_target *none = NULL;
 	int err;
 
+	efuse_version_mixed(folio->mapping->host);
 	kept = efuse_folio_kept(folio->mapping->host, folio, offset, end, &kept_end);
 	if (likely(kept == kept_end))
 		return efuse_copy_page(cs, page, offset, len);

@@ -123,6 +123,7 @@ void efuse_through_begin(struct folio *folio, loff_t pos, size_t len)
 	if (!through->end)
 		WRITE_ONCE(fi->efuse_pages.refused, false);
 	efuse_folio_take(folio);
+	efuse_version_mixed(&fi->inode);
 	efuse_range_set(through, through->end ? through->pos : pos, pos + len);
 	if (efuse_conn_get(get_fuse_conn(&fi->inode)) && folio_mkclean(folio))
 		folio_mark_dirty(folio);

@@ -241,6 +241,7 @@ void efuse_attrs_came(struct inode *inode, const struct fuse_attr *attr)
 {
 	efuse_size_taken(inode, attr);
 	efuse_names_told(inode, attr);
+	efuse_version_came(inode, attr);
 	efuse_acls_outdated(inode);
 }
 

@@ -150,6 +150,7 @@ struct efuse_buckets {
  * @stats_kobj: the subdirectory stats
  * @paths_kobj: the subdirectory paths
  * @channels_kobj: the subdirectory channels
+ * @connected_node: the attribute "connected"
  * @fc: FUSE's half of the connection; valid until efuse_conn_free()
  * @id: name of the connection in sysfs: the minor of the mount's device number
  * @ops: the attached program set, or NULL; under RCU, written under efuse_conn_mutex
@@ -197,6 +198,9 @@ struct efuse_buckets {
  * @no_open: declared: the daemon needs no file handles
  * @no_flush: declared: the daemon needs no FLUSH of a file that was not written
  * @lazy_atime: declared: the reported atime need not include the latest reads
+ * @revalidate: what was read outlives its timeout if its version has not changed: see version.c
+ * @clock_offset: CLOCK_REALTIME less CLOCK_MONOTONIC, in ns, as far as it was looked at
+ * @clock_steps: how often @clock_offset has become smaller
  */
 struct efuse_conn {
 	struct rcu_head rcu;
@@ -204,6 +208,7 @@ struct efuse_conn {
 	struct kobject *stats_kobj;
 	struct kobject *paths_kobj;
 	struct kobject *channels_kobj;
+	struct kernfs_node *connected_node;
 	struct fuse_conn *fc;
 	u32 id;
 	struct efuse_ops __rcu *ops;
@@ -255,6 +260,9 @@ struct efuse_conn {
 	bool no_open;
 	bool no_flush;
 	bool lazy_atime;
+	bool revalidate;
+	atomic64_t clock_offset;
+	atomic64_t clock_steps;
 };
 
 /* Why a READ or WRITE stopped moving bytes. Only EFUSE_STOP_EOF means that the file ends there. */

@@ -459,6 +459,9 @@ static enum efuse_stop efuse_direct_piece(struct efuse_req *req, struct efuse_ba
 	/* An end of file is content, too. */
 	if (watched && (*done || stop == EFUSE_STOP_EOF))
 		req->racy |= efuse_content_seen(req->ec, req->args->nodeid, eb, &before);
+	/* What changes without another time, or while it is read, has no version. */
+	if (watched && before.racy)
+		efuse_version_unlike(req);
 	/* Only the daemon knows what follows a backing file that ends within its extent. */
 	if (stop == EFUSE_STOP_EOF && !efuse_extent_ends(eb)) {
 		req->reason = EFUSE_FAILED;

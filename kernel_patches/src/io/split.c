@@ -141,6 +141,9 @@ static void efuse_part_args(struct efuse_part *part, const struct fuse_args *who
 	args->efuse.uncached = whole->efuse.uncached;
 	args->efuse.path = whole->efuse.path;
 	args->efuse.asked = whole->efuse.asked;
+	args->efuse.version = whole->efuse.version;
+	args->efuse.settled = whole->efuse.settled;
+	args->efuse.fresh = whole->efuse.fresh;
 	/* Traced if the part covers the whole request. */
 	args->efuse.begun_ns = whole->efuse.begun_ns;
 	args->efuse.reason = whole->efuse.reason;

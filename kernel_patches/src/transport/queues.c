@@ -555,6 +555,8 @@ static void efuse_forgets_free(struct fuse_iqueue *fiq)
  * @fc: the connection; FUSE's own queue is closed already
  * @to_end: the requests that no reader took are added here
  *
+ * Wakes those who poll the attribute "connected".
+ *
  * Context: under the lock of the connection's descriptors.
  */
 void efuse_queues_abort(struct fuse_conn *fc, struct list_head *to_end)
@@ -578,6 +580,7 @@ void efuse_queues_abort(struct fuse_conn *fc, struct list_head *to_end)
 		spin_unlock(&fiq->lock);
 	}
 	efuse_queues_wake_all(fc);
+	sysfs_notify_dirent(ec->connected_node);
 }
 
 static struct efuse_queue *efuse_queue_alloc(struct fuse_conn *fc, int cpu)

@@ -61,6 +61,7 @@ class Options:
     :ivar generic_flags: additional flags of the answer to INIT.
     :ivar statx: support STATX.
     :ivar lacks: opcodes to answer with ENOSYS.
+    :ivar snapshots: an open file shows the data that the file had when it was opened.
     :ivar ioctl: answer to IOCTL: an errno or 0, and the result.
     """
 
@@ -82,6 +83,7 @@ class Options:
     generic_flags: int = 0
     statx: bool = False
     lacks: tuple[str, ...] = ()
+    snapshots: bool = False
     ioctl: tuple[int, int] = (errno.ENOSYS, 0)
 
 
@@ -111,6 +113,7 @@ class ScriptedDaemon:
         self._awaited = 0
         self._log: list[tuple[str, int, bytes, int]] = []
         self._handles: dict[int, tuple[int, int]] = {}
+        self._snapshots: dict[int, bytes] = {}
         self._last_handle = options.first_handle - 1
         self._reads: list[tuple[int, int]] = []
         self._denied: dict[tuple[str, int], int] = {}
@@ -469,6 +472,8 @@ class ScriptedDaemon:
     def _open(self, request: Request, open_flags: int) -> bytes:
         self._last_handle += 1
         self._handles[self._last_handle] = request.nodeid, request.fields["flags"]
+        if self._options.snapshots:
+            self._snapshots[self._last_handle] = bytes(self._inode(request).data)
         return wire.open_out(self._last_handle, open_flags)
 
     def _open_passthrough(self, request: Request, lower: str) -> bytes:
@@ -658,7 +663,8 @@ class ScriptedDaemon:
         if self._options.passthrough:
             with open(self._options.passthrough, "rb", buffering=0) as file:
                 return os.pread(file.fileno(), request.size, request.offset)
-        return bytes(self._inode(request).data[request.offset : request.offset + request.size])
+        data = self._snapshots.get(request.fh) or self._inode(request).data
+        return bytes(data[request.offset : request.offset + request.size])
 
     def _do_write(self, request: Request) -> bytes:
         inode = self._inode(request)

@@ -13,7 +13,7 @@
 #include <linux/types.h>
 
 #define EFUSE_NAME_LEN		256	/* a name of 255 bytes and its NUL */
-#define EFUSE_BLOB_LEN		984	/* bytes of the largest xattr or symlink that is cached */
+#define EFUSE_BLOB_LEN		976	/* bytes of the largest xattr or symlink that is cached */
 #define EFUSE_ATTR_LEN		88	/* sizeof(struct fuse_attr) */
 #define EFUSE_STATFS_LEN	80	/* sizeof(struct fuse_kstatfs) */
 
@@ -82,12 +82,13 @@ struct efuse_blob_key {
 
 struct efuse_blob {
 	struct efuse_stamp	stamp;
+	__u64			version; /* of the inode, see docs/coherence.md; 0: none */
 	__s32			error;	/* 0, or -ENODATA: the xattr does not exist */
 	__u32			len;	/* bytes of data in use; 0 if there is an error */
 	__u8			data[EFUSE_BLOB_LEN];
 };
 
-#define EFUSE_BLOB_HEAD		40	/* offsetof(struct efuse_blob, data) */
+#define EFUSE_BLOB_HEAD		48	/* offsetof(struct efuse_blob, data) */
 
 /*
  * Map `grants`: an OPEN, OPENDIR or ACCESS that the daemon has allowed to a caller.
@@ -159,8 +160,9 @@ struct efuse_tag {
 	__u64	block;		/* offset in the file / EFUSE_BLOCK_SIZE */
 	__u64	epoch;		/* the connection's epoch since which the data is true */
 	__u64	expires_ns;	/* CLOCK_MONOTONIC time at which the daemon's timeout ends */
+	__u64	version;	/* of the file, see docs/coherence.md; 0: none */
 	__u32	len;		/* valid bytes; less than EFUSE_BLOCK_SIZE only at the file's end */
-	__u32	pad[5];		/* 0 */
+	__u32	pad[3];		/* 0 */
 };
 
 struct efuse_slot {
