@@ -6,7 +6,7 @@ TESTS ?=
 K ?=
 export JSON K
 
-.PHONY: help setup check lint test test-unit test-host test-guest test-perf test-debug test-mutants test-package conformance fuzz schedules crash-replay soak man docs lint-kernel demo pictures clean
+.PHONY: help setup check lint test test-unit test-host test-guest test-perf test-debug test-mutants test-zoo test-package conformance fuzz schedules crash-replay soak man docs lint-kernel demo pictures clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -43,6 +43,9 @@ fuzz: ## ten minutes of wrong replies, notifications and ioctls, in a kernel tha
 
 schedules: ## random interleavings of calls and answers in a guest, from a random seed (SECONDS=300)
 	@scripts/schedules --seconds $(or $(SECONDS),300)
+
+test-zoo: ## daemons of Debian and PyPI in a guest, plain and on eFuse, compared (root; slow)
+	@scripts/test-zoo
 
 test-package: ## build the Debian package, install it by DKMS in a clean root (root; cached)
 	@scripts/test-package

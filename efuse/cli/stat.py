@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -22,6 +22,7 @@ from efuse.cli._output import (
     print_table,
 )
 from efuse.control import find, mounts
+from efuse.control.transport import why_no_channels
 from efuse.display import shown
 from efuse.stats.latency import quantile_ns
 from efuse.tables.channel_table import (
@@ -188,15 +189,24 @@ def _plain_connection(mount: str) -> int | None:
 def _print_totals(
     found: stats.Snapshot, as_json: bool, *, detailed: bool, indent: int | None = 2
 ) -> None:
+    transports = {
+        sample.connection: _transport(sample)
+        for sample in found.mounts
+        if detailed and not sample.is_plain
+    }
     if as_json:
-        print_json(found.json(), indent=indent)
+        said = found.json()
+        for mount in said["mounts"]:
+            if mount["connection"] in transports:
+                mount["transport"] = transports[mount["connection"]]
+        print_json(said, indent=indent)
         return
     for note in found.notes:
         echo(f"efuse: {note}", err=True)
     if not found.mounts:
         echo("no FUSE file system is mounted")
     elif detailed:
-        _print_opcodes(found.mounts[0])
+        _print_opcodes(found.mounts[0], transports)
     else:
         headers = ("ID", "KIND", "MOUNT", "PROGRAMS", "CONSISTENCY", "REQUESTS", "HIT", "DAEMON")
         rows = [_summary(sample) for sample in found.mounts]
@@ -227,7 +237,14 @@ def _summary(sample: stats.Sample) -> tuple[str, ...]:
     )
 
 
-def _print_opcodes(sample: stats.Sample) -> None:
+def _transport(sample: stats.Sample) -> str:
+    """Return how requests reach the daemon; if not by channels, why."""
+    if sample.has_channels:
+        return "channels"
+    return f"/dev/efuse: {why_no_channels(sample.connection)}"
+
+
+def _print_opcodes(sample: stats.Sample, transports: Mapping[int, str]) -> None:
     state, _, ends = state_words(sample)
     more = ""
     if not sample.is_plain:
@@ -243,6 +260,7 @@ def _print_opcodes(sample: stats.Sample) -> None:
         if sample.since_ns is not None:
             _print_latencies(sample)
         return
+    echo(f"transport: {shown(transports[sample.connection])}")
     headers = ("OPCODE", "REQUESTS", "HITS", "HIT", "REFUSED", "DAEMON", "ERRORS", "WHY PASSED")
     rows = []
     for opcode, c in [*sorted(sample.opcodes.items()), ("total", sample.total)]:

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What is known of FUSE daemons: how the kernel may treat the files of each.
+
+Each file ``NAME.toml`` here is a profile. It applies to a command that runs one of its
+``programs`` with the mount options ``mount_options``, if it names any. If several apply, the one
+with the most options does.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from efuse.errors import UsageError
+
+__all__ = ["NO_PROFILE", "Profile", "all_profiles", "matching", "named"]
+
+_PYTHON = re.compile(r"python[0-9.]*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """How the kernel may treat the files of a daemon.
+
+    :ivar name: name of the profile.
+    :ivar reason: why that is right, in one sentence.
+    :ivar tried: the versions of the daemon that it was tried with.
+    :ivar programs: names of the programs that it applies to.
+    :ivar mount_options: options after ``-o`` that the command must have.
+    :ivar consistency: see `efuse.fs.options.Options`.
+    :ivar promises: names of promises of `efuse.fs.options.Options` that the daemon keeps.
+    :ivar revalidate: see `efuse.fs.options.Options`.
+    :ivar data_cache: size of the data cache in the kernel, such as ``64M``.
+    """
+
+    name: str
+    reason: str
+    tried: tuple[str, ...]
+    programs: tuple[str, ...]
+    mount_options: tuple[str, ...] = ()
+    consistency: str = "ttl"
+    promises: tuple[str, ...] = ()
+    revalidate: bool = True
+    data_cache: str = "0"
+
+    def applies(self, command: Sequence[str]) -> bool:
+        """Tell whether it applies to a daemon and its arguments."""
+        program, arguments = _program(command)
+        return program in self.programs and set(self.mount_options) <= _mount_options(arguments)
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """Its members by name."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+
+NO_PROFILE = Profile(name="none", reason="nothing is known of the daemon", tried=(), programs=())
+"""The profile of any other daemon."""
+
+
+@cache
+def all_profiles() -> Mapping[str, Profile]:
+    """Return the profiles by name, in alphabetical order."""
+    files = sorted(
+        (file for file in resources.files(__name__).iterdir() if file.name.endswith(".toml")),
+        key=lambda file: file.name,
+    )
+    return {
+        name: _parsed(name, file.read_text(encoding="utf-8"))
+        for file in files
+        for name in [file.name.removesuffix(".toml")]
+    }
+
+
+def named(name: str) -> Profile:
+    """Return the profile with this name.
+
+    :raises UsageError: there is none.
+    """
+    try:
+        return all_profiles()[name]
+    except KeyError:
+        raise UsageError(
+            f"there is no profile {name!r} (ENOENT)", hint="efuse profiles list"
+        ) from None
+
+
+def matching(command: Sequence[str]) -> Profile | None:
+    """Return the profile that applies to a daemon and its arguments, None if there is none."""
+    found = [each for each in all_profiles().values() if each.applies(command)]
+    return max(found, key=lambda each: len(each.mount_options), default=None)
+
+
+def _parsed(name: str, text: str) -> Profile:
+    members: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in tomllib.loads(text).items()
+    }
+    return Profile(name=name, **members)
+
+
+def _program(command: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the name of the program that a command runs, and its arguments.
+
+    A Python program is the script, or the module after ``-m``.
+    """
+    program, *arguments = command
+    if _PYTHON.fullmatch(Path(program).name):
+        for at, word in enumerate(arguments):
+            if word == "-m" and at + 1 < len(arguments):
+                return arguments[at + 1], arguments[at + 2 :]
+            if word == "-c":
+                break
+            if not word.startswith("-"):
+                return Path(word).name, arguments[at + 1 :]
+    return Path(program).name, arguments
+
+
+def _mount_options(arguments: Sequence[str]) -> set[str]:
+    """Return the names of the mount options in a daemon's arguments. ``-r`` stands for ``ro``."""
+    found: list[str] = []
+    for at, word in enumerate(arguments):
+        if word == "-o":
+            found += arguments[at + 1 : at + 2]
+        elif word.startswith("-o"):
+            found.append(word[2:])
+        elif word == "-r":
+            found.append("ro")
+    return {option.partition("=")[0] for text in found for option in text.split(",") if option}

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Run a daemon of the zoo, plain or on eFuse, and do the work on it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from efuse.bench.counter import SentRequests
+from efuse.bench.foreground import wait_for_mount
+from efuse.control import Connection
+from efuse.fs.mountpoint import unmount
+from efuse.fs.options import Options
+from efuse.profiles import NO_PROFILE, matching
+from efuse.stats import read
+from efuse.supervisor.running import started
+from tests.zoo.daemons import Daemon
+from tests.zoo.work import Seen, make_tree, steps
+
+__all__ = ["Outcome", "both"]
+
+_END_S = 60
+
+
+@dataclass
+class Outcome:
+    """What was seen of a daemon.
+
+    :ivar seen: what was seen, by step.
+    :ivar requests: how many requests reached the daemon, by step.
+    :ivar reads: how many of them were READs, by step; only on eFuse.
+    """
+
+    seen: dict[str, Seen] = field(default_factory=dict)
+    requests: dict[str, int] = field(default_factory=dict)
+    reads: dict[str, int] = field(default_factory=dict)
+
+
+class _Counter:
+    """Counts the requests that reach a daemon."""
+
+    def __init__(self, connection: int, *, plain: bool) -> None:
+        self._sent = SentRequests(connection) if plain else None
+        self._connection = connection
+
+    def counts(self) -> tuple[int, int]:
+        if self._sent is not None:
+            return self._sent.count(), 0
+        sample = read(Connection(self._connection), timing=False)
+        reads = sample.opcodes.get("read")
+        return sample.total.daemon, reads.daemon if reads else 0
+
+
+def both(daemon: Daemon, where: Path) -> tuple[Outcome, Outcome]:
+    """Do the work with a daemon on plain FUSE, then on eFuse, in an empty directory."""
+    make_tree(where / "tree")
+    found = []
+    for kind in ("plain", "efuse"):
+        (where / kind).mkdir()
+        found.append(_carry_out(daemon, where / "tree", where / kind, plain=kind == "plain"))
+    return found[0], found[1]
+
+
+def _carry_out(daemon: Daemon, tree: Path, place: Path, *, plain: bool) -> Outcome:
+    """Prepare a daemon in the empty directory *place*, mount it, and do the work.
+
+    On eFuse as ``efuse run`` does without options.
+    """
+    point = place / "mnt"
+    point.mkdir()
+    outcome = Outcome()
+    source = place / daemon.back_door if daemon.back_door else None
+    work = steps(read_only=daemon.read_only, only=daemon.only, source=source)
+    with _prepared(daemon, tree, place), _mounted(daemon, place, point, plain=plain) as counter:
+        before = counter.counts()
+        for name, step in work:
+            seen = step(point / daemon.top, tree)
+            after = counter.counts()
+            if isinstance(seen, dict):
+                outcome.seen[name] = seen
+            outcome.requests[name] = after[0] - before[0]
+            outcome.reads[name] = after[1] - before[1]
+            before = after
+    return outcome
+
+
+@contextlib.contextmanager
+def _prepared(daemon: Daemon, tree: Path, place: Path) -> Iterator[None]:
+    """Make what a daemon shows, and run its server if it needs one."""
+    daemon.prepare(tree, place)
+    try:
+        with contextlib.ExitStack() as stack:
+            if daemon.server is not None:
+                command = daemon.server(place)
+                process = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE))
+                stack.callback(process.kill)
+                assert process.stdout is not None
+                assert process.stdout.readline() == b"ready\n"
+            yield
+    finally:
+        daemon.finish(place)
+
+
+@contextlib.contextmanager
+def _mounted(daemon: Daemon, place: Path, point: Path, *, plain: bool) -> Iterator[_Counter]:
+    command = daemon.command(place, point)
+    os.environ.update(daemon.environment)
+    if plain:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        mount = wait_for_mount(process, point)
+        try:
+            yield _Counter(mount.connection, plain=True)
+        finally:
+            _end(process, point)
+        return
+    known = matching(command) or NO_PROFILE
+    options = Options(
+        consistency=known.consistency,
+        revalidate=known.revalidate,
+        capacity={"blocks": 0},
+        **dict.fromkeys(known.promises, True),
+    )
+    with started(command, options) as (running, mounted):
+        try:
+            yield _Counter(mounted.connection, plain=False)
+        finally:
+            _end(running.process, point)
+
+
+def _end(process: subprocess.Popen[bytes], point: Path) -> None:
+    unmount(str(point))
+    try:
+        process.wait(_END_S)
+    finally:
+        process.kill()
