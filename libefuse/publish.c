@@ -90,6 +90,7 @@ static void fill(struct efuse_tag *tag, struct efuse_slot *slot, const struct ef
 	WRITE(tag->block, block);
 	tag->epoch = range->epoch;
 	tag->expires_ns = range->expires_ns;
+	tag->version = 0;
 	tag->len = len;
 	memset(tag->pad, 0, sizeof(tag->pad));
 	WRITE(tag->nodeid, range->nodeid);

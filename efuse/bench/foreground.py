@@ -17,7 +17,7 @@ from efuse.control.mounts import MOUNTINFO, all_mounts
 from efuse.errors import EfuseError
 from efuse.fs.mountpoint import unmount
 from efuse.fs.options import Options
-from efuse.fs.run import start_daemon
+from efuse.supervisor.running import started
 
 __all__ = ["Program", "wait_for_mount"]
 
@@ -54,12 +54,11 @@ class Program:
         """
         with ExitStack() as stack:
             if accelerated:
-                daemon = start_daemon(words)
-                stack.callback(_end, daemon.process, mountpoint)
-                if handlers:
-                    daemon.attach(_OPTIONS)
-                stack.callback(daemon.close)
-                process, mount = daemon.process, daemon.mount
+                options = _OPTIONS if handlers else None
+                process = stack.enter_context(started(words, options))[0].process
+                mount = _mount_at(mountpoint)
+                assert mount is not None
+                stack.callback(_end, process, mountpoint)
             else:
                 process = subprocess.Popen(words, stdin=subprocess.DEVNULL)
                 mount = wait_for_mount(process, mountpoint)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyfuse3
 
     from efuse.fs import Mounted, Options, State
-    from efuse.fs.run import Daemon
+    from efuse.supervisor.daemon_mount import DaemonMount
 
 __all__ = [
     "Request",
@@ -252,7 +252,7 @@ def split_options(texts: Iterable[str]) -> list[str]:
     return [option for text in texts for option in text.split(",") if option]
 
 
-def describe(mounted: Mounted | State | Daemon) -> str:
+def describe(mounted: Mounted | State | DaemonMount) -> str:
     """Return a line that describes how the file system is mounted.
 
     If a subclass overrides handlers, a second line says what the kernel does not do for that.

@@ -1,24 +1,26 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``efuse run``: run an unmodified libfuse daemon on eFuse."""
+"""``efuse run``: run any FUSE daemon on eFuse."""
 
 from __future__ import annotations
 
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from efuse.cli._filesystem import data_cache_capacity, describe, size_options
 from efuse.cli._output import echo
+from efuse.cli._sizes import parse_size
 from efuse.control import CONSISTENCY
 from efuse.display import shown
-from efuse.errors import ControlError, EfuseError, NotSupportedError, reason
+from efuse.errors import NotSupportedError, reason
 
 if TYPE_CHECKING:
-    from efuse.fs.options import Options
-    from efuse.fs.run import Daemon, Running
+    from efuse.profiles import Profile
+    from efuse.supervisor.running import Running
 
 __all__ = ["cli"]
 
@@ -38,9 +40,8 @@ _PROMISES = (
 @click.option(
     "--consistency",
     type=click.Choice(CONSISTENCY),
-    default="ttl",
-    show_default=True,
-    help="How long the kernel believes an answer; ttl: for the daemon's timeouts.",
+    help="How long the kernel believes an answer. Default: as the profile says, or ttl: for the"
+    " daemon's timeouts.",
 )
 @click.option(
     "--promise",
@@ -49,32 +50,51 @@ _PROMISES = (
     type=click.Choice(_PROMISES),
     help="Promise that holds for this daemon; see docs/writing-a-file-system.md.",
 )
-@size_options(data_cache="Default: 0.")
+@click.option(
+    "--profile",
+    metavar="NAME",
+    help="Profile of the daemon, see `efuse profiles list`; none: no profile. Default: the one that"
+    " applies to DAEMON.",
+)
+@size_options(data_cache="Default: as the profile says, or 0.")
 @click.option(
     "--channels/--no-channels",
     default=True,
     show_default=True,
     help="Deliver requests to a daemon with several threads through shared memory, for each CPU.",
 )
+@click.option(
+    "--revalidate/--no-revalidate",
+    default=None,
+    help="Keep data beyond its timeout while its file has the same times and size. Default: yes, if"
+    " the profile does not say otherwise.",
+)
 @click.option("--require", is_flag=True, help="Fail if a mount cannot be accelerated.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- DAEMON ...")
 def cli(
-    consistency: str,
+    consistency: str | None,
     promises: tuple[str, ...],
+    profile: str | None,
     data_cache: int | None,
     max_request: int | None,
     max_readdir: int | None,
     channels: bool,
+    revalidate: bool | None,
     require: bool,
     command: tuple[str, ...],
 ) -> None:
-    """Run the libfuse daemon DAEMON with its file system on eFuse.
+    """Run the FUSE daemon DAEMON with its file systems on eFuse.
+
+    DAEMON may be any program that mounts FUSE, also by fusermount3 or in processes of its own.
 
     The command returns when the daemon does, with the daemon's exit status. A daemon that goes into
     the background leaves a process that holds the handlers until the file system is unmounted.
 
     A daemon that uses libfuse 3.14 or later gets channels: see docs/channels.md. With an older
     libfuse, or with a single thread (-s), it reads and writes /dev/efuse instead.
+
+    For a daemon that eFuse knows, a profile says how long answers are true and what it promises.
+    Options that are given here win.
 
     \b
     efuse run -- sshfs host:/srv /mnt
@@ -83,16 +103,21 @@ def cli(
     from efuse.fs.forking import forked
     from efuse.fs.mountpoint import kernel_lacks_efuse
     from efuse.fs.options import Options
-    from efuse.fs.run import Forwarding, Running, run_plain
+    from efuse.supervisor.forwarding import Forwarding, run_plain
+    from efuse.supervisor.running import Running
 
-    declared: dict[str, Any] = dict.fromkeys(promises, True)
+    known = _profile(profile, command)
+    declared: dict[str, Any] = {
+        "consistency": known.consistency if consistency is None else consistency,
+        "revalidate": known.revalidate if revalidate is None else revalidate,
+        **dict.fromkeys((*known.promises, *promises), True),
+    }
     if max_request is not None:
         declared["max_request"] = max_request
     if max_readdir is not None:
         declared["max_readdir"] = max_readdir
-    options = Options(
-        consistency=consistency, capacity=data_cache_capacity(data_cache or 0), **declared
-    )
+    cached = parse_size(known.data_cache) if data_cache is None else data_cache
+    options = Options(capacity=data_cache_capacity(cached), **declared)
     why = kernel_lacks_efuse()
     if why is not None:
         if require:
@@ -102,16 +127,15 @@ def cli(
         echo(f"{command[0]}: not accelerated: {why}", err=True)
         sys.exit(run_plain(command))
     with Forwarding() as forwarding:
-        running = Running(command, channels=channels, adopt=True)
+        running = Running(command, options, channels=channels, require=require, adopt=True)
         forwarding.to(running.hand_on)
-        status = _attend(running, options, require=require)
+        status = _attend(running, require=require)
         # A daemon may have died immediately after it mounted, even in the background.
         running.unmount_dead()
-    if status == 0 and any(mount.accelerated for mount in running.mounts):
-        # The daemon is in the background, or has ended and taken its mounts with it.
+    if running.has_left_something:
         name = shown(command[0])
         try:
-            forked(lambda: _hold(running, options))
+            forked(lambda: _hold(running))
         except OSError as error:
             _log.warning("no handlers stay attached to the mounts of %s: %s", name, reason(error))
     running.detach()
@@ -119,71 +143,51 @@ def cli(
     os._exit(status)
 
 
-def _hold(running: Running, options: Options) -> int:
-    """Hold the handlers in a process of its own until everything is unmounted."""
+def _profile(name: str | None, command: Sequence[str]) -> Profile:
+    """Return the profile to use, and print why it is used if the command does not name it.
+
+    :raises UsageError: there is no profile with this name.
+    """
+    from efuse.profiles import NO_PROFILE, matching, named
+
+    if name is not None:
+        return NO_PROFILE if name == "none" else named(name)
+    found = matching(command)
+    if found is None:
+        return NO_PROFILE
+    echo(f"{shown(command[0])}: profile {found.name}: {found.reason}", err=True)
+    return found
+
+
+def _hold(running: Running) -> int:
+    """Carry out mounts and hold the handlers in a process of its own, until the daemon ends."""
     from efuse.fs.background import leave
 
     leave()
     for mount in running.more():
-        try:
-            mount.attach(options)
-        except EfuseError as error:
+        if not mount.accelerated:
             where = shown(mount.mountpoint)
-            _log.warning("%s is not accelerated: %s", where, shown(str(error)))
+            _log.warning("%s is not accelerated: %s", where, shown(mount.reason))
     running.detach()
     return 0
 
 
-def _attend(running: Running, options: Options, *, require: bool) -> int:
-    """Attach handlers to the new mounts, report them, and return the daemon's exit status."""
-    from efuse.fs.run import mounted_nothing, wait_for_daemon
+def _attend(running: Running, *, require: bool) -> int:
+    """Report the new mounts, and return the daemon's exit status.
 
-    try:
-        status = _attach_all(running, options, require=require)
-        if not (running.mounts or running.plain or running.has_left_mounts):
-            raise mounted_nothing(running.command, status)
-    except ControlError as error:
-        if require:
-            running.end()
-            raise
-        # Its daemon goes on: only what it mounts is not seen any more.
-        name = shown(running.command[0])
-        _log.warning("the mounts of %s are no longer watched: %s", name, shown(str(error)))
-        return wait_for_daemon(running.process)
-    except EfuseError:
-        if require:
-            running.end()
-        raise
-    return status
-
-
-def _attach_all(running: Running, options: Options, *, require: bool) -> int:
-    from efuse.fs.run import PLAIN_HINT, Daemon, Ended
+    :raises NotSupportedError: a mount has no handlers, but they are required.
+    :raises MountError: the daemon has mounted nothing.
+    """
+    from efuse.supervisor.running import Ended, mounted_nothing
 
     for event in running.events():
         if isinstance(event, Ended):
-            return event.status
-        if isinstance(event, Daemon):
-            _attach(event, options, require=require)
-            continue
-        where = shown(event.mount.mountpoint)
-        if require:
-            raise NotSupportedError(
-                f"{where} cannot be accelerated: {event.reason}", hint=PLAIN_HINT
-            )
-        echo(f"{where}: not accelerated: {event.reason}", err=True)
-        echo(f"try: {PLAIN_HINT}", err=True)
-    raise AssertionError(f"{running.command[0]} never ends")
-
-
-def _attach(mount: Daemon, options: Options, *, require: bool) -> None:
-    hint = None
-    try:
-        mount.attach(options)
-    except EfuseError as error:
-        if require:
-            raise
-        hint = error.hint
-    echo(describe(mount), err=True)
-    if hint is not None:
-        echo(f"try: {hint}", err=True)
+            break
+        if require and not event.accelerated:
+            running.end()
+            where = shown(event.mountpoint)
+            raise NotSupportedError(f"{where} cannot be accelerated: {event.reason}")
+        echo(describe(event), err=True)
+    if not running.has_mounted:
+        raise mounted_nothing(running.command, running.status)
+    return running.status

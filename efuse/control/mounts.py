@@ -32,7 +32,6 @@ __all__ = [
     "parse",
     "place_of",
     "read_table",
-    "resolve",
 ]
 
 MOUNTINFO = Path("/proc/self/mountinfo")
@@ -63,8 +62,8 @@ class Mount:
 
     @property
     def is_efuse(self) -> bool:
-        """Whether the type is ``efuse`` or ``efuse.<subtype>``."""
-        return self.fstype.split(".")[0] == "efuse"
+        """Whether the type is ``efuse`` or ``efuseblk``, with any subtype."""
+        return self.fstype.split(".")[0] in ("efuse", "efuseblk")
 
     @property
     def is_fuse(self) -> bool:
@@ -309,8 +308,8 @@ class Numbered:
 
     @property
     def is_of_fuse(self) -> bool:
-        """Whether it is of the type ``efuse``, or of the kernel's own FUSE."""
-        return self.fstype in ("efuse", "fuse", "fuseblk")
+        """Whether it is of eFuse, or of the kernel's own FUSE."""
+        return self.fstype in ("efuse", "efuseblk", "fuse", "fuseblk")
 
 
 def numbered(number: int) -> Numbered | None:

@@ -9,7 +9,6 @@ requests arrive, and a path is unmounted only if it leads to that mount.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
 import re
@@ -35,22 +34,18 @@ from efuse.fs.mountpoint import detach, unmount
 __all__ = [
     "Before",
     "OwnMount",
-    "connection_of",
     "devices",
     "find_own",
     "is_served",
-    "is_served_by",
 ]
 
 _CONNECTION = re.compile(r"^fuse_connection:\s*([0-9]+)$", re.MULTILINE)
 # The device number of /dev/fuse, which is part of the kernel's ABI: include/linux/miscdevice.h.
 _FUSE_DEVICE = os.makedev(10, 229)
 _MOST_TRIED = 65536
-_PIDFD_GETFD = 438
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
-def connection_of(fdinfo: Path) -> int | None:
+def _connection_of(fdinfo: Path) -> int | None:
     """Return the number of the connection that a descriptor of /dev/fuse or /dev/efuse serves.
 
     :param fdinfo: path of the file that describes the descriptor, ``/proc/PID/fdinfo/FD``.
@@ -67,30 +62,6 @@ def is_served(device: int) -> bool:
     poll = select.poll()
     poll.register(device, 0)
     return not any(events & select.POLLERR for _, events in poll.poll(0))
-
-
-def is_served_by(pid: int, fd: int) -> bool:
-    """Tell whether the descriptor *fd* of another process serves a file system.
-
-    A process may still have the descriptor of a connection that has ended. A later connection may
-    have the same number.
-
-    :returns: True also if this cannot be found out.
-    """
-    try:
-        process = os.pidfd_open(pid)
-    except OSError:
-        return True
-    try:
-        copy = _libc.syscall(ctypes.c_long(_PIDFD_GETFD), process, fd, 0)
-    finally:
-        os.close(process)
-    if copy < 0:
-        return True
-    try:
-        return is_served(copy)
-    finally:
-        os.close(copy)
 
 
 def devices() -> frozenset[int]:
@@ -214,7 +185,7 @@ def find_own(device: int, place: str, before: Before) -> OwnMount | None:
     """
     told = None
     with contextlib.suppress(OSError):  # /proc is not mounted, or the process has changed its user
-        told = connection_of(Path(f"/proc/self/fdinfo/{device}"))
+        told = _connection_of(Path(f"/proc/self/fdinfo/{device}"))
     new = _new(before)
     if told is None:
         here = {(m.mount_id, m.connection) for m in all_mounts() if m.mountpoint == place}

@@ -16,8 +16,8 @@ from efuse.bench.programs import built
 from efuse.control import CONSISTENCY, Connection
 from efuse.fs.mountpoint import unmount
 from efuse.fs.options import Options
-from efuse.fs.run import start_daemon
 from efuse.stats import read
+from efuse.supervisor.running import started
 
 BASE = "ext4"
 """The system with which the others are compared."""
@@ -132,11 +132,9 @@ def _plain_program(words: list[str], point: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _program_on_efuse(words: list[str], point: Path, mode: str) -> Iterator[int]:
-    daemon = start_daemon(words)
-    try:
-        daemon.attach(Options(consistency=mode))
-        yield daemon.connection
-    finally:
-        unmount(str(point))
-        daemon.close()
-        daemon.process.wait(_END_S)
+    with started(words, Options(consistency=mode)) as (daemon, mount):
+        try:
+            yield mount.connection
+        finally:
+            unmount(str(point))
+            daemon.process.wait(_END_S)

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import efuse
 from efuse import locations
 from efuse.cli.main import cli
-from efuse.fs import run
+from efuse.supervisor import running
 
 
 def test_the_library_has_the_package_version() -> None:
@@ -26,11 +26,14 @@ def test_run_without_channels_sets_the_environment_variable(
     channels: bool, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("EFUSE_CHANNELS", raising=False)
-    monkeypatch.setattr(run, "preload_library", lambda: "")
+    monkeypatch.setattr(running, "preload_library", lambda: "")
     printed = tmp_path / "printed"
     words = f"import os; open({str(printed)!r}, 'w').write(str(os.environ.get('EFUSE_CHANNELS')))"
-    with pytest.raises(efuse.errors.MountError, match="mounted nothing"):
-        run.start_daemon([sys.executable, "-c", words], channels=channels)
+    with (
+        pytest.raises(efuse.errors.MountError, match="mounted nothing"),
+        running.started([sys.executable, "-c", words], channels=channels),
+    ):
+        pass
     assert printed.read_text() == value
 
 

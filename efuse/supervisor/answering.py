@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Find the answer to one system call of a daemon, in a process made for it.
+
+The daemon mounts the type ``fuse`` or ``fuseblk`` with a descriptor of /dev/fuse. Here the type
+``efuse`` or ``efuseblk`` is mounted, the descriptor becomes one of /dev/efuse under the same
+number, and the supervisor attaches the handlers before the mount can be reached by its path.
+
+A call that is not about a FUSE mount is left to the kernel. A call of the 32-bit interface means
+the same as one of the 64-bit interface.
+
+A process of its own, because it may have to wait: for the daemon of a file system on the way to a
+mount point, which may be the very daemon that waits for the answer to another call. It reports what
+the answer is. The supervisor answers when the process has ended, so that nothing of it is left in
+the way of the caller.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from efuse.control import Connection
+from efuse.control.mounts import MOUNTINFO, mounts, number_at
+from efuse.errors import ControlError
+from efuse.fs.marking import is_marked
+from efuse.supervisor import reports
+from efuse.supervisor.caller import Caller
+from efuse.supervisor.detached import (
+    FLAGS,
+    LONGEST,
+    DetachedMount,
+    mounted_detached,
+    opened,
+    without_mark,
+)
+from efuse.supervisor.entering import Place
+from efuse.supervisor.notifications import FUSE_DEV_IOC_SYNC_INIT, Notification
+from efuse.supervisor.swapping import Swap
+
+__all__ = ["Answering", "Situation"]
+
+# Flags of mount(2) for a change of a mount: MS_REMOUNT, MS_BIND, MS_MOVE, and propagation.
+_NOT_NEW = 32 | 1 << 12 | 1 << 13 | 1 << 17 | 1 << 18 | 1 << 19 | 1 << 20
+_FD = re.compile(r"(^|,)fd=([^,]*)")
+_NUMBER = re.compile(r"\+?(?:0[xX]([0-9a-fA-F]{1,8})|0([0-7]{1,11})|([0-9]{1,10}))")
+_NEW_API = "a mount by fsopen(2)"
+_BY_PROC = "the path of its mount point leads through a link of /proc, or through too many links"
+_Found = tuple[reports.Report, *tuple[int, ...]]
+_FSOPEN_CLOEXEC = 1
+_SET_STRING, _SET_FD = 1, 5  # commands of fsconfig(2)
+# Flags of move_mount(2).
+_FROM_EMPTY, _TO_SYMLINKS, _TO_AUTOMOUNTS, _TO_EMPTY = 0x04, 0x10, 0x20, 0x40
+_UNDERSTOOD = _FROM_EMPTY | _TO_SYMLINKS | _TO_AUTOMOUNTS | _TO_EMPTY
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What the supervisor knows when it lets an answer be found.
+
+    :ivar device: its descriptor of /dev/efuse, open with O_PATH.
+    :ivar device_number: number of /dev/efuse, as in ``st_rdev``.
+    :ivar confined: whether a process of the daemon has confined itself by Landlock.
+    """
+
+    device: int
+    device_number: int
+    confined: bool
+
+
+class Answering:
+    """Finds the answer to a call, in a process that ends with it, and its descriptors with it.
+
+    :param supervisor: socket to the supervisor, for the objects of `efuse.supervisor.reports`.
+    """
+
+    def __init__(self, call: Notification, situation: Situation, supervisor: socket.socket) -> None:
+        self._call, self._situation = call, situation
+        self._caller, self._supervisor = Caller(call.thread), supervisor
+
+    def find(self) -> None:
+        """Find the answer, and report it."""
+        found = {
+            "mount": self._mount,
+            "ioctl": self._ioctl,
+            "fsopen": self._fsopen,
+            "fsconfig": self._fsconfig,
+            "move_mount": self._move_mount,
+        }
+        try:
+            report, *fds = found[self._call.name]()
+        except PermissionError:
+            report, fds = reports.Plain("a mount", "its memory cannot be read (EACCES)"), []
+        except OSError:
+            # The caller has ended, or its arguments cannot be read: the kernel tells it.
+            report, fds = reports.Leave(), []
+        reports.send(self._supervisor, report, fds)
+
+    def _mount(self) -> _Found:
+        source, target, fstype, flags, data, _ = self._call.arguments
+        kind, flags = self._caller.optional_text(fstype), without_mark(flags)
+        options = ""
+        if _is_of(kind, "fuse", "fuseblk"):
+            options = self._caller.optional_text(data, cut=True)
+        named = [*_FD.finditer(options)]
+        at = _number(named[-1][2]) if named else -1
+        if flags & _NOT_NEW or not self._caller.has_device(at):
+            return (reports.Leave(uses_efuse=_is_of(kind, "efuse", "efuseblk")),)
+        path, name = self._caller.text(target), self._caller.optional_text(source)
+        if not path:
+            return (reports.Failed(errno.ENOENT),)
+        other = self._instead(path)
+        if other is not None:
+            return (other,)
+        why = _why_not_passed_on(flags, kind, name, options)
+        if why:
+            return (reports.Plain(path, why),)
+        try:
+            swap = self._swap(at)
+            if swap.obstacle:
+                return (reports.Plain(path, swap.obstacle),)
+            changed = _FD.sub(rf"\g<1>fd={swap.ours}", options)
+            place, facts = Place(self._caller, path), self._facts()
+            place.enter()
+            where = place.opened()
+            mount = mounted_detached(f"e{kind}", name, flags, changed.split(","))
+            self._ask(facts, mount, where, swap)
+            return (_attached(mount, where, of_mount=True),)
+        except LookupError:
+            return (reports.Plain(path, _BY_PROC),)
+        except OSError as error:
+            return (reports.Failed(error.errno or errno.EIO),)
+
+    def _ioctl(self) -> _Found:
+        fd, request, address = self._call.arguments[:3]
+        if request & 0xFFFFFFFF == FUSE_DEV_IOC_SYNC_INIT:
+            # The thread that would then wait for INIT has the wrong file. Libraries do without.
+            if self._caller.has_device(fd) and not self._why_plain():
+                return (reports.Failed(errno.ENOTTY),)
+            return (reports.Leave(),)
+        device = self._situation.device_number
+        if self._caller.has_device(fd) and self._caller.has_device(
+            self._caller.number(address), device
+        ):
+            swap = self._swap(fd)
+            return reports.Swapped(swap.places), swap.ours
+        return (reports.Leave(),)
+
+    def _fsopen(self) -> _Found:
+        """Answer by a context of ``efuse``."""
+        name, flags = self._call.arguments[:2]
+        kind = self._caller.text(name)
+        if not _is_of(kind, "fuse", "fuseblk"):
+            return (reports.Leave(uses_efuse=_is_of(kind, "efuse", "efuseblk")),)
+        other = self._instead(_NEW_API)
+        if other is not None:
+            return (other,)
+        try:
+            context = opened(f"e{kind.partition('.')[0]}")
+        except OSError as error:
+            return (reports.Failed(error.errno or errno.EIO),)
+        return reports.Opened(cloexec=bool(flags & _FSOPEN_CLOEXEC)), context
+
+    def _fsconfig(self) -> _Found:
+        """Replace the descriptor of /dev/fuse before the kernel passes it to the context."""
+        context, command, key, value, aux, _ = self._call.arguments
+        command &= 0xFFFFFFFF
+        if command not in (_SET_STRING, _SET_FD) or self._caller.text(key, LONGEST + 1) != "fd":
+            return (reports.Leave(),)
+        is_text = command == _SET_STRING
+        at = _number(self._caller.text(value, LONGEST + 1)) if is_text else _signed(aux)
+        is_about_fuse = self._caller.has_context(context) and self._caller.has_device(at)
+        if not is_about_fuse or self._instead(_NEW_API) is not None:
+            return (reports.Leave(),)
+        swap = self._swap(at)
+        if swap.obstacle:
+            return (reports.Plain(_NEW_API, swap.obstacle),)
+        return reports.Swapped(swap.places), swap.ours
+
+    def _move_mount(self) -> _Found:
+        """Let handlers be attached to a new mount of eFuse before it is attached."""
+        moved, name, directory, target, flags, _ = self._call.arguments
+        if not flags & _FROM_EMPTY or self._caller.text(name):
+            return (reports.Leave(),)
+        mount = DetachedMount(self._caller.descriptor(moved))
+        if not self._is_new(mount):
+            return (reports.Leave(),)
+        path = self._caller.text(target)
+        other = self._instead(path)
+        if other is not None:
+            return (other,)
+        if flags & ~_UNDERSTOOD:
+            return (reports.Plain(path, f"move_mount(2) has flags {flags & ~_UNDERSTOOD:#x}"),)
+        if not path and not flags & _TO_EMPTY:
+            return (reports.Failed(errno.ENOENT),)
+        follow = bool(flags & _TO_SYMLINKS)
+        try:
+            place = Place(self._caller, path, _signed(directory), follow=follow)
+            facts = self._facts()
+            place.enter()
+            where = place.opened()
+            self._ask(facts, mount, where, None)
+            return (_attached(mount, where),)
+        except LookupError:
+            return (reports.Plain(path, _BY_PROC),)
+        except OSError as error:
+            return (reports.Failed(error.errno or errno.EIO),)
+
+    def _is_new(self, mount: DetachedMount) -> bool:
+        """Tell whether it is the first mount of a connection of eFuse, and has no handlers."""
+        connection = mount.connection
+        with contextlib.suppress(ControlError):  # it is none of eFuse
+            if Connection(connection).state == "plain":
+                tables = (MOUNTINFO, self._caller.proc / "mountinfo")
+                attached = {m.connection for table in tables for m in mounts(mountinfo=table)}
+                return connection not in attached
+        return False
+
+    def _instead(self, path: str) -> reports.Report | None:
+        """Return the answer to the caller if its mount is not to be one of eFuse.
+
+        The kernel refuses the mounts of a caller without the right to mount. A program that knows
+        eFuse has its reason to mount plain FUSE.
+
+        :param path: where it is to be attached, for the report.
+        """
+        if is_marked(self._caller.process):
+            return reports.Leave(uses_efuse=True)
+        if self._caller.shares("user") and not self._caller.may_mount():
+            return reports.Leave()
+        why = self._why_plain()
+        return reports.Plain(path, why) if why else None
+
+    def _why_plain(self) -> str:
+        """Return in one sentence why the caller's mounts stay plain; empty if they do not."""
+        if not self._caller.shares("user"):
+            return "the daemon mounts it in a user namespace of its own"
+        if not self._caller.shares("pid"):
+            return "the daemon mounts it in a PID namespace of its own"
+        if not self._caller.has_our_label():
+            return "a security module confines the daemon in its own way (/proc/PID/attr/current)"
+        if self._situation.confined:
+            return "a process of the daemon has confined itself by Landlock"
+        return ""
+
+    def _swap(self, at: int) -> Swap:
+        return Swap(self._caller, at, self._situation.device)
+
+    def _facts(self) -> reports.Facts:
+        return reports.Facts(
+            hides=self._caller.shares("mnt"),
+            # Only fusermount sees this option. For the kernel, it does not exist.
+            auto_unmount=any("auto_unmount" in word.split(",") for word in self._caller.words),
+            by_user=self._caller.user != 0,
+        )
+
+    def _ask(
+        self, facts: reports.Facts, mount: DetachedMount, where: int, swap: Swap | None
+    ) -> None:
+        """Tell the supervisor about a mount, and wait until the handlers are attached.
+
+        :raises OSError: the mount is refused, with this errno.
+        """
+        number = number_at(directory=mount.fd) or 0
+        places: Mapping[int, bool] = {} if swap is None else swap.places
+        fds = [where] if swap is None else [where, swap.ours, swap.before]
+        reports.send(self._supervisor, reports.Made(mount.connection, number, facts, places), fds)
+        refused, _ = reports.receive(self._supervisor)
+        if refused != 0:
+            told = refused if isinstance(refused, int) else errno.EIO
+            raise OSError(told, os.strerror(told))
+
+
+def _is_of(fstype: str, *kinds: str) -> bool:
+    """Tell whether a type, with or without a subtype, is one of these."""
+    return fstype.partition(".")[0] in kinds
+
+
+def _number(text: str) -> int:
+    """Return the descriptor that an option names, as the kernel reads it; -1 if it names none."""
+    found = _NUMBER.fullmatch(text)
+    if found is None:
+        return -1
+    hexadecimal, octal, decimal = found.groups()
+    number = int(hexadecimal, 16) if hexadecimal else int(octal, 8) if octal else int(decimal)
+    return number if number < 1 << 31 else -1
+
+
+def _why_not_passed_on(flags: int, kind: str, source: str, options: str) -> str:
+    """Return in one sentence why the arguments of mount(2) cannot be passed on; empty if so."""
+    if flags & ~FLAGS:
+        return f"its mount has flags that eFuse does not pass on: {flags & ~FLAGS:#x}"
+    values = (kind, source, *(option.partition("=")[2] for option in options.split(",")))
+    if any(len(os.fsencode(value)) > LONGEST for value in values):
+        return f"its source, or the value of an option, is longer than {LONGEST} bytes"
+    return ""
+
+
+def _attached(mount: DetachedMount, where: int, *, of_mount: bool = False) -> reports.Attached:
+    """Attach a mount to a directory or file.
+
+    :param of_mount: whether an error is one of mount(2), not of move_mount(2).
+    :raises OSError: the kernel refused it.
+    """
+    try:
+        mount.attach(where)
+    except OSError as error:
+        is_directory = DetachedMount(where).is_directory
+        if error.errno == errno.EINVAL and of_mount and mount.is_directory != is_directory:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from error
+        raise
+    return reports.Attached()
+
+
+def _signed(number: int) -> int:
+    """Return the descriptor that the low half of a register holds."""
+    number &= 0xFFFFFFFF
+    return number - (1 << 32) if number >> 31 else number

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Start a daemon whose mounts this process carries out."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from efuse.errors import MountError, reason
+from efuse.supervisor.notifications import Listener, install
+
+__all__ = ["launch"]
+
+_HINTS = {
+    errno.EBUSY: "run it outside the other program, such as another `efuse run`, that answers its"
+    " system calls already",
+    errno.EACCES: "run it as root",
+}
+_HINT = "it takes a 64-bit kernel for x86 or ARM with CONFIG_SECCOMP_FILTER, Linux 5.19 or later"
+
+
+def launch(
+    command: Sequence[str], environment: Mapping[str, str]
+) -> tuple[subprocess.Popen[bytes], Listener]:
+    """Start *command* with the filter of `efuse.supervisor.notifications`.
+
+    :returns: its process, and the listener.
+    :raises MountError: the command cannot be started; or no filter can be installed, because the
+        kernel has no such filters, or because another program has installed one already (EBUSY).
+    """
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours:
+        try:
+            with its:
+                process = subprocess.Popen(
+                    list(command),
+                    env=dict(environment),
+                    close_fds=False,  # those that are inheritable are meant for the daemon
+                    preexec_fn=lambda: _send_listener(its),
+                )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise _not_started(command[0], error, ours) from error
+        return process, Listener(socket.recv_fds(ours, 1, 1, socket.MSG_CMSG_CLOEXEC)[1][0])
+
+
+def _send_listener(parent: socket.socket) -> None:
+    """Install the filter in the child, and send the listener or an errno to the parent."""
+    try:
+        fd = install()
+    except OSError as error:
+        parent.send(str(error.errno).encode())
+        raise
+    socket.send_fds(parent, [b"\0"], [fd])
+    os.close(fd)
+
+
+def _not_started(name: str, error: Exception, ours: socket.socket) -> MountError:
+    told, fds, _, _ = socket.recv_fds(ours, 16, 1)
+    for fd in fds:
+        os.close(fd)
+    if fds or not told:
+        why = reason(error) if isinstance(error, OSError) else str(error)
+        return MountError(f"{name} cannot be started: {why}", hint="check the command")
+    number = int(told)
+    return MountError(
+        f"{name} cannot be started: its mounts cannot be carried out: {reason(number)}",
+        hint=_HINTS.get(number, _HINT),
+    )

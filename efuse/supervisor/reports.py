@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What a process that looks into a system call tells the supervisor, which answers the call.
+
+The socket between them carries these objects pickled, and descriptors. Each but `Made` is the last
+one of its process.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+__all__ = [
+    "Attached",
+    "Facts",
+    "Failed",
+    "Leave",
+    "Made",
+    "Opened",
+    "Plain",
+    "Report",
+    "Swapped",
+    "receive",
+    "send",
+]
+
+_LARGEST, _MOST_FDS = 1 << 16, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """The kernel is to carry the call out.
+
+    :ivar uses_efuse: whether a program that knows eFuse mounts by itself.
+    """
+
+    uses_efuse: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """The call is about a mount of FUSE that will not be one of eFuse.
+
+    :ivar path: where it is to be attached, as the caller said.
+    :ivar reason: why, in one sentence.
+    """
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The call fails.
+
+    :ivar number: its errno.
+    """
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The call returns the descriptor that comes with this object.
+
+    :ivar cloexec: whether it is closed on execve(2).
+    """
+
+    cloexec: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Swapped:
+    """Descriptors of the caller become the one that comes with this object.
+
+    Then the kernel is to carry the call out.
+
+    :ivar places: each descriptor, and whether it is closed on execve(2).
+    """
+
+    places: Mapping[int, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """How a mount is to be attached.
+
+    :ivar hides: whether what is mounted there hides paths from the supervisor.
+    :ivar auto_unmount: whether it is to be unmounted when its daemon has ended.
+    :ivar by_user: whether it is made for a user who may not unmount it.
+    """
+
+    hides: bool
+    auto_unmount: bool
+    by_user: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """There is a new eFuse mount, which nobody can reach. The answer is an errno, or 0 to go on.
+
+    With it come descriptors: of the directory or file that it is to be attached to; and, if
+    descriptors of the caller are to be replaced, the new one and the one of before.
+
+    :ivar connection: number of its connection.
+    :ivar number: unique number of the mount; 0 if the kernel has none.
+    :ivar facts: how it is to be attached.
+    :ivar places: see `Swapped`.
+    """
+
+    connection: int
+    number: int
+    facts: Facts
+    places: Mapping[int, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """The mount has been attached."""
+
+
+Report = Leave | Plain | Failed | Opened | Swapped | Made | Attached
+
+
+def send(to: socket.socket, what: Report | int, fds: Sequence[int] = ()) -> None:
+    """Send a report or an answer.
+
+    :raises OSError: the other process is gone.
+    """
+    socket.send_fds(to, [pickle.dumps(what)], fds)
+
+
+def receive(to: socket.socket) -> tuple[Report | int | None, list[int]]:
+    """Return the next report or answer with its descriptors, or None if the other has ended."""
+    try:
+        data, fds, _, _ = socket.recv_fds(to, _LARGEST, _MOST_FDS, socket.MSG_CMSG_CLOEXEC)
+    except ConnectionResetError:
+        return None, []
+    if not data:
+        for fd in fds:
+            os.close(fd)
+        return None, []
+    return pickle.loads(data), fds

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The supervisor of `efuse run` starts a command, and answers its system calls.
+
+The kernel of the host has no eFuse, so no mount of FUSE succeeds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from efuse.errors import MountError
+from efuse.fs.options import Options
+from efuse.supervisor.running import Ended, Running
+
+_MOUNTS_FUSE = """
+import ctypes, os, sys
+fd = os.open("/dev/fuse", os.O_RDWR)
+options = b"fd=%d,rootmode=40000,user_id=0,group_id=0" % fd
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.mount(b"x", os.fsencode(sys.argv[1]), b"fuse.x", ctypes.c_ulong(0), options) == -1
+sys.exit(ctypes.get_errno())
+"""
+_RUNS_AGAIN = """
+import sys
+from efuse.errors import MountError
+from efuse.fs.options import Options
+from efuse.supervisor.running import Running
+try:
+    Running(["true"], Options())
+except MountError as error:
+    sys.exit(7 if "carried out" in str(error) and "(EBUSY)" in str(error) else 8)
+"""
+
+
+def _ended(*command: object, adopt: bool = False) -> int:
+    """Run a command that mounts nothing, and return its exit status."""
+    running = Running([*map(str, command)], Options(), adopt=adopt)
+    with contextlib.closing(running):
+        (event,) = running.events()
+        assert isinstance(event, Ended)
+        assert not running.has_mounted
+        return event.status
+
+
+@pytest.mark.parametrize(("script", "status"), [("exit 3", 3), ("kill -9 $$", 137)])
+def test_exit_status_is_that_of_a_shell(script: str, status: int) -> None:
+    assert _ended("sh", "-c", script) == status
+
+
+def test_command_that_does_not_exist_is_reported() -> None:
+    with pytest.raises(MountError, match=r"/no/such cannot be started: .*\(ENOENT\)"):
+        Running(["/no/such"], Options())
+
+
+def test_second_supervisor_of_a_process_is_refused() -> None:
+    assert _ended(sys.executable, "-c", _RUNS_AGAIN) == 7
+
+
+def test_process_in_the_background_is_awaited(tmp_path: Path) -> None:
+    """It might be about to mount."""
+    script = f"(sleep 0.5; touch {tmp_path}/done) & exit 0"
+    assert _ended("sh", "-c", script, adopt=True) == 0
+    assert (tmp_path / "done").exists()
+
+
+def test_mount_of_another_type_is_left_to_the_kernel(place: Path) -> None:
+    assert _ended("mount", "-t", "tmpfs", "x", place) == 0
+    try:
+        assert place.stat().st_dev != place.parent.stat().st_dev
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+def test_mount_of_fuse_fails_where_the_kernel_has_no_efuse(place: Path) -> None:
+    """It does not silently become a plain one."""
+    assert _ended(sys.executable, "-c", _MOUNTS_FUSE, place) == errno.ENOENT  # of /dev/efuse
+    assert not os.path.ismount(place)
+
+
+def test_missing_directory_is_reported_by_the_kernel(place: Path) -> None:
+    assert _ended(sys.executable, "-c", _MOUNTS_FUSE, place / "missing") == errno.ENOENT
