@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import click
 
 from efuse.cli._output import ANY_MOUNT, echo, json_option, print_json, print_table
 from efuse.cli._watched import until_interrupted, watched_mount
 from efuse.control import Mount
+from efuse.control.daemons import command_of
 from efuse.display import shown
+from efuse.profiles import matching
 from efuse.tracing import Advice, Advisor, OpcodeAdvice, Watch
 from efuse.tracing.advice import NEEDS
 from efuse.units import duration, share
@@ -39,8 +43,8 @@ def cli(mount: str, seconds: float, as_json: bool) -> None:
     MOUNT is a path on a FUSE or eFuse mount, or the number of its connection. Let the mount do its
     usual work meanwhile. For each opcode, the report has the requests that repeat an earlier one,
     how many of these had the same answer, how many eFuse could have answered because nothing done
-    on the mount had made the answer invalid, and how long callers waited. Ctrl-C ends it early.
-    Needs root.
+    on the mount had made the answer invalid, and how long callers waited. At the end stands the
+    command that runs the daemon of the mount on eFuse. Ctrl-C ends it early. Needs root.
 
     \b
     efuse advise /mnt/data
@@ -49,10 +53,36 @@ def cli(mount: str, seconds: float, as_json: bool) -> None:
     where = watched_mount(mount)
     with until_interrupted() as ended, Watch(where, digests=True) as watch:
         found = _watch(watch, seconds, ended, tell=sys.stderr.isatty() and not as_json)
+    command = _command(where, found)
     if as_json:
-        print_json({"mount": where.mountpoint, "kind": _kind(where), **found.json()})
+        kind = {"mount": where.mountpoint, "kind": _kind(where)}
+        print_json({**kind, **found.json(), "command": command})
     else:
         _print(where, found)
+        if command is not None and not where.is_efuse:
+            echo(_advice(command))
+
+
+def _command(mount: Mount, found: Advice) -> list[str] | None:
+    """Return the command that runs the daemon of a mount on eFuse.
+
+    None if the daemon is not visible, or is a program of eFuse, which mounts eFuse by itself.
+    """
+    command = command_of(mount)
+    if command is None or "efuse" in {Path(word).name for word in command[:2]}:
+        return None
+    certain = matching(command) is None and found.total.requests and not found.total.changed
+    return ["efuse", "run", *(["--consistency", "exclusive"] if certain else []), "--", *command]
+
+
+def _advice(command: list[str]) -> str:
+    profile = matching(command[command.index("--") + 1 :])
+    told = f"Run it by:  {shown(shlex.join(command))}"
+    if profile is not None:
+        return f"{told}\nProfile {profile.name}: {profile.reason}."
+    if "exclusive" in command:
+        return f"{told}\nWithout --consistency if something else changes the files."
+    return told
 
 
 def _watch(watch: Watch, seconds: float, ended: Callable[[], bool], *, tell: bool) -> Advice:

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Iterator
 from pathlib import Path
+
+from efuse.control.daemons import serving
 
 __all__ = ["why_no_channels"]
 
@@ -18,31 +18,15 @@ _NEEDED = 14  # the minor version
 def why_no_channels(connection: int, *, proc: Path = Path("/proc")) -> str:
     """Return in a few words why the daemon of a mount reads and writes /dev/efuse.
 
-    The daemon is found by its open /dev/efuse. Older kernels, such as 6.12, do not show which
-    connection a descriptor serves: then, daemons with different reasons are not told apart.
+    If `efuse.control.daemons.serving` finds several processes with different reasons, all are
+    named.
 
     :param connection: number of the connection.
     """
-    reasons = {_reason(process) for process in _daemons(connection, proc)}
+    reasons = {_reason(process) for process in serving(connection, "/dev/efuse", proc=proc)}
     if not reasons:
         return "its daemon is not visible here"
     return reasons.pop() if len(reasons) == 1 else "one of: " + "; ".join(sorted(reasons))
-
-
-def _daemons(connection: int, proc: Path) -> Iterator[Path]:
-    for process in proc.iterdir():
-        if process.name.isdecimal():
-            with contextlib.suppress(OSError):
-                if any(_serves(fd, connection) for fd in (process / "fd").iterdir()):
-                    yield process
-
-
-def _serves(fd: Path, connection: int) -> bool:
-    if str(fd.readlink()) != "/dev/efuse":
-        return False
-    info = (fd.parent.parent / "fdinfo" / fd.name).read_text()
-    told = re.search(r"^fuse_connection:\s*([0-9]+)$", info, re.MULTILINE)
-    return told is None or int(told[1]) == connection
 
 
 def _reason(process: Path) -> str:

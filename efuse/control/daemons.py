@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Find the daemon of a mount among the processes of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from efuse.control.mounts import Mount
+
+__all__ = ["command_of", "serving"]
+
+_PROC = Path("/proc")
+
+
+def serving(connection: int, device: str, *, proc: Path = _PROC) -> Iterator[Path]:
+    """Yield the directory in /proc of each process that may serve a connection.
+
+    That is one with *device* open. Older kernels, such as 6.12, do not show which connection a
+    descriptor serves: then, daemons of other connections are among them.
+
+    :param connection: number of the connection.
+    :param device: ``/dev/fuse`` or ``/dev/efuse``.
+    """
+    for process in proc.iterdir():
+        if process.name.isdecimal():
+            with contextlib.suppress(OSError):
+                if any(_serves(fd, connection, device) for fd in (process / "fd").iterdir()):
+                    yield process
+
+
+def command_of(mount: Mount, *, proc: Path = _PROC) -> list[str] | None:
+    """Return the program and arguments of the daemon of a mount.
+
+    :returns: None if it is not visible here, or if it is not clear which process it is.
+    """
+    device = "/dev/efuse" if mount.is_efuse else "/dev/fuse"
+    commands = [_command(process) for process in serving(mount.connection, device, proc=proc)]
+    named = [words for words, paths in commands if mount.mountpoint in paths]
+    return named[0] if len(named) == 1 else None
+
+
+def _serves(fd: Path, connection: int, device: str) -> bool:
+    if str(fd.readlink()) != device:
+        return False
+    info = (fd.parent.parent / "fdinfo" / fd.name).read_text()
+    told = re.search(r"^fuse_connection:\s*([0-9]+)$", info, re.MULTILINE)
+    return told is None or int(told[1]) == connection
+
+
+def _command(process: Path) -> tuple[list[str], set[str]]:
+    """Return the words of a command, and the paths that they may name."""
+    try:
+        words = os.fsdecode((process / "cmdline").read_bytes()).split("\0")[:-1]
+        directory = (process / "cwd").readlink()
+    except OSError:
+        return [], set()
+    return words, {os.path.normpath(directory / word) for word in words if word}
