@@ -132,7 +132,7 @@ class Errands:
         if call.name == "landlock_restrict_self":
             self._confined = True
         if call.name in ("", "landlock_restrict_self"):
-            self._listener.go_on(call)
+            self._listener.continue_call(call)
             return
         self._waiting.append(call)
         self._begin_waiting()
@@ -237,7 +237,7 @@ class Errands:
             return self._answer(errand)
         except OSError as error:
             _log.warning("a call of the daemon is left to the kernel: %s", shown(str(error)))
-            self._listener.go_on(errand.call)
+            self._listener.continue_call(errand.call)
             return None
         finally:
             errand.close_fds()
@@ -250,7 +250,7 @@ class Errands:
             for fd, closes in report.places.items():
                 self._listener.put(call, errand.fds[0], fd, cloexec=closes)
             errand.close_fds()
-            self._listener.go_on(call)
+            self._listener.continue_call(call)
         elif isinstance(report, reports.Failed):
             self._listener.answer(call, report.number)
         elif isinstance(report, reports.Plain):
@@ -258,11 +258,11 @@ class Errands:
                 self._listener.answer(call, errno.EPERM)
             else:
                 self.has_mounted = True
-                self._listener.go_on(call)
+                self._listener.continue_call(call)
             return DaemonMount(report.path, reason=report.reason)
         elif isinstance(report, reports.Leave):
             self.has_mounted |= report.uses_efuse
-            self._listener.go_on(call)
+            self._listener.continue_call(call)
         else:  # the process was killed
             self._listener.answer(call, errno.EIO)
         return None

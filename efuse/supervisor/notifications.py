@@ -209,7 +209,7 @@ class Listener:
         """Let the call return 0, or fail with *error* (an errno)."""
         self._send(_RESPONSE.pack(call.id, 0, -error, 0))
 
-    def go_on(self, call: Notification) -> None:
+    def continue_call(self, call: Notification) -> None:
         """Let the kernel carry the call out, with whatever its arguments are now."""
         self._send(_RESPONSE.pack(call.id, 0, 0, _CONTINUE))
 
