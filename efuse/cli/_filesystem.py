@@ -267,7 +267,8 @@ def describe(mounted: Mounted | State | DaemonMount) -> str:
             + (f", no channels: {lacks}" if lacks else "")
             + (f"\n{where}: {given_up}" if given_up else "")
         )
-    return f"{where}: not accelerated: {mounted.reason}"
+    hint = getattr(mounted, "hint", "")
+    return f"{where}: not accelerated: {mounted.reason}" + (f"\ntry: {hint}" if hint else "")
 
 
 def absolute_source(path: str) -> str:

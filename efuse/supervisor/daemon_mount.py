@@ -34,6 +34,7 @@ class DaemonMount:
     :ivar auto_unmount: whether it is to be unmounted when its daemon has ended.
     :ivar by_user: whether it was made for a user, whose fusermount(1) refuses to unmount eFuse.
     :ivar reason: why it has no handlers, in one sentence; empty if it has.
+    :ivar hint: what to try then; may be empty.
     :ivar connection: number of its connection; 0 if it is not on eFuse. A later connection may get
         the same number.
     :ivar number: unique number of the mount, which no other mount ever gets; see
@@ -47,6 +48,7 @@ class DaemonMount:
     auto_unmount: bool = False
     by_user: bool = False
     reason: str = ""
+    hint: str = ""
     connection: int = 0
     number: int = 0
     acceleration: Acceleration | None = None
@@ -65,7 +67,7 @@ class DaemonMount:
         try:
             self.acceleration = attach(connection)
         except EfuseError as error:
-            self.reason = str(error)
+            self.reason, self.hint = str(error), error.hint or ""
 
     def abandon(self) -> None:
         """Take `begin` back: the mount was refused."""

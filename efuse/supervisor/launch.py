@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from efuse.errors import MountError, reason
 from efuse.supervisor.notifications import Listener, install
@@ -23,10 +24,11 @@ _HINT = "it takes a 64-bit kernel for x86 or ARM with CONFIG_SECCOMP_FILTER, Lin
 
 
 def launch(
-    command: Sequence[str], environment: Mapping[str, str]
+    command: Sequence[str], environment: Mapping[str, str], streams: Mapping[str, Any]
 ) -> tuple[subprocess.Popen[bytes], Listener]:
     """Start *command* with the filter of `efuse.supervisor.notifications`.
 
+    :param streams: its ``stdin``, ``stdout`` and ``stderr``, as for `subprocess.Popen`.
     :returns: its process, and the listener.
     :raises MountError: the command cannot be started; or no filter can be installed, because the
         kernel has no such filters, or because another program has installed one already (EBUSY).
@@ -38,6 +40,7 @@ def launch(
                 process = subprocess.Popen(
                     list(command),
                     env=dict(environment),
+                    **streams,
                     close_fds=False,  # those that are inheritable are meant for the daemon
                     preexec_fn=lambda: _send_listener(its),
                 )

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from efuse.errors import MountError
 from efuse.fs.acceleration import Acceleration, accelerate, compile_set
@@ -50,6 +51,7 @@ class Running:
     :param require: whether a mount fails (EPERM) if no handlers can be attached to it.
     :param adopt: whether processes that the daemon leaves in the background become children of this
         process, see `efuse.supervisor.children.adopting`.
+    :param streams: its ``stdin``, ``stdout`` and ``stderr``, as for `subprocess.Popen`.
     :raises MountError: the daemon cannot be started, or its mounts cannot be carried out.
     :raises EfuseError: the handlers cannot be compiled.
     :ivar process: the process that was started.
@@ -63,6 +65,7 @@ class Running:
         channels: bool = True,
         require: bool = False,
         adopt: bool = False,
+        **streams: Any,
     ) -> None:
         if str(Path("/proc/self").readlink()) != str(os.getpid()):
             raise MountError(
@@ -73,7 +76,7 @@ class Running:
         attach = _attaching(options)
         with contextlib.ExitStack() as stack:
             self._child_ended = stack.enter_context(children.adopting()) if adopt else None
-            self.process, self._listener = launch(command, _environment(channels=channels))
+            self.process, self._listener = launch(command, _environment(channels=channels), streams)
             stack.callback(self._listener.close)
             self._pidfd = os.pidfd_open(self.process.pid)
             stack.callback(os.close, self._pidfd)
@@ -252,7 +255,11 @@ def _attach_nothing(_connection: int) -> Acceleration:
 
 @contextlib.contextmanager
 def started(
-    command: Sequence[str], options: Options | None = None, *, channels: bool = True
+    command: Sequence[str],
+    options: Options | None = None,
+    *,
+    channels: bool = True,
+    **streams: Any,
 ) -> Iterator[tuple[Running, DaemonMount]]:
     """Start *command* on eFuse, and yield it with its mount once it has mounted its file system.
 
@@ -261,9 +268,11 @@ def started(
     :param command: the daemon and its arguments.
     :param options: what is declared for the mount; None: no handlers are attached.
     :param channels: whether requests come through channels, see `Running`.
+    :param streams: see `Running`.
     :raises MountError: the daemon cannot be started, or has mounted nothing on eFuse.
     """
-    running = Running(command, options, channels=channels, require=options is not None)
+    require = options is not None
+    running = Running(command, options, channels=channels, require=require, **streams)
     try:
         event = next(running.events())
         if isinstance(event, Ended):

@@ -15,11 +15,11 @@ from pathlib import Path
 from efuse import locations
 from efuse.bench.programs import built
 from efuse.control import Connection, find
-from efuse.errors import ControlError
 from efuse.fs.mountpoint import unmount
 from efuse.fs.preload import preload_library
 from efuse.libefuse import library
 from efuse.libefuse import sources as libefuse_sources
+from efuse.supervisor import running
 from tests.guest.support.manual_daemon import DEADLINE_S, until
 
 CPUS = os.cpu_count() or 1
@@ -165,15 +165,6 @@ def waiting(pid: int) -> list[int]:
     return found
 
 
-def _is_mounted(mountpoint: Path, process: subprocess.Popen[bytes], output: Path) -> bool:
-    assert process.poll() is None, f"it ended with {process.returncode}: {output.read_text()}"
-    try:
-        find(mountpoint)
-    except ControlError:
-        return False
-    return True
-
-
 @contextlib.contextmanager
 def started(
     words: Sequence[str | Path],
@@ -198,12 +189,15 @@ def started(
         *(f"{k}={v}" for k, v in settings.items()),
         *map(str, words),
     ]
-    with tempfile.NamedTemporaryFile() as output:
-        process = subprocess.Popen(
-            [*command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output
-        )
+    with (
+        tempfile.NamedTemporaryFile() as output,
+        running.started(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output) as (
+            daemon,
+            _,
+        ),
+    ):
+        process = daemon.process
         try:
-            until(lambda: _is_mounted(mountpoint, process, Path(output.name)))
             yield ChannelDaemon(process, mountpoint, Path(output.name))
         finally:
             process.kill()
