@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
+import functools
 import logging
 import os
 import select
@@ -17,8 +17,8 @@ from efuse.control.mounts import place_of
 from efuse.display import shown
 from efuse.errors import ControlError, EfuseError, reason
 from efuse.fs.acceleration import Acceleration
-from efuse.fs.forking import forked
 from efuse.fs.mountpoint import detach
+from efuse.supervisor.spawner import Spawner
 
 __all__ = ["DaemonMount"]
 
@@ -114,43 +114,26 @@ class DaemonMount:
             self.acceleration = None
             self.reason = "the handlers were detached"
 
-    def unmount(self) -> None:
+    def unmount(self, spawner: Spawner) -> None:
         """Unmount this mount lazily, but nothing that was mounted there since.
 
         A process of its own does it, because the way to the mount point may lead through a mount
         that hangs. That is waited for, but not for ever.
+
+        :param spawner: makes the process.
         """
         if not self.number:
             return
         try:
-            process = forked(self._unmount)
+            pidfd = spawner.start(functools.partial(_unmount, self.number, self.mountpoint))
         except OSError as error:
-            self._warn(reason(error))
+            _warn(self.mountpoint, reason(error))
             return
-        ended = os.pidfd_open(process)
         poll = select.poll()
-        poll.register(ended, select.POLLIN)
-        if poll.poll(_UNMOUNT_S * 1000):
-            with contextlib.suppress(ChildProcessError):  # it was reaped with all others
-                os.waitid(os.P_PIDFD, ended, os.WEXITED)
-        else:
-            self._warn("a file system on the way to it does not answer")
-        os.close(ended)
-
-    def _unmount(self) -> int:
-        # If it waits for ever, it is not to keep handlers attached, or calls waiting.
-        os.closerange(3, 1 << 30)
-        try:
-            detach(place_of(self.number) or self.mountpoint, self.number)
-        except ControlError as error:
-            self._warn(str(error))
-        except OSError as error:
-            if error.errno != errno.EINVAL:  # EINVAL: another process has just unmounted it
-                self._warn(reason(error))
-        return 0
-
-    def _warn(self, why: str) -> None:
-        _log.warning("%s cannot be unmounted: %s", shown(self.mountpoint), shown(why))
+        poll.register(pidfd, select.POLLIN)
+        if not poll.poll(_UNMOUNT_S * 1000):
+            _warn(self.mountpoint, "a file system on the way to it does not answer")
+        os.close(pidfd)
 
     def detach(self) -> None:
         """Detach the handlers as `close` does, but log a failure."""
@@ -159,3 +142,18 @@ class DaemonMount:
         except EfuseError as error:
             where = shown(self.mountpoint)
             _log.warning("the handlers of %s cannot be detached: %s", where, shown(str(error)))
+
+
+def _unmount(number: int, mountpoint: str, _fds: list[int]) -> int:
+    try:
+        detach(place_of(number) or mountpoint, number)
+    except ControlError as error:
+        _warn(mountpoint, str(error))
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # EINVAL: another process has just unmounted it
+            _warn(mountpoint, reason(error))
+    return 0
+
+
+def _warn(mountpoint: str, why: str) -> None:
+    _log.warning("%s cannot be unmounted: %s", shown(mountpoint), shown(why))

@@ -6,10 +6,11 @@ from __future__ import annotations
 import collections
 import contextlib
 import errno
-import itertools
+import functools
 import logging
 import os
 import re
+import select
 import signal
 import socket
 import sys
@@ -20,13 +21,14 @@ from efuse.control.mounts import MOUNTINFO, mounts
 from efuse.display import shown
 from efuse.errors import ControlError
 from efuse.fs.acceleration import Acceleration
-from efuse.fs.forking import forked
 from efuse.fs.mountpoint import DEVICE
 from efuse.supervisor import reports
 from efuse.supervisor.answering import Answering, Situation
 from efuse.supervisor.caller import Caller
+from efuse.supervisor.children import descendants
 from efuse.supervisor.daemon_mount import DaemonMount
 from efuse.supervisor.notifications import Listener, Notification
+from efuse.supervisor.spawner import Spawner
 
 __all__ = ["Errands"]
 
@@ -36,7 +38,6 @@ _log = logging.getLogger("efuse.fs")
 _NEEDED = ("/dev/efuse", "/sys/fs/efuse", sys.prefix, sys.base_prefix, str(Path(__file__).parent))
 # So many calls of one process are answered at the same time.
 _MOST_PER_PROCESS = 8
-_ALL_FDS = 1 << 30
 
 
 class _Errand:
@@ -49,9 +50,8 @@ class _Errand:
     :ivar fds: descriptors that came with the reports.
     """
 
-    def __init__(self, call: Notification, owner: int, process: int, to: socket.socket) -> None:
-        self.call, self.owner, self.socket = call, owner, to
-        self.process, self._pidfd = process, os.pidfd_open(process)
+    def __init__(self, call: Notification, owner: int, pidfd: int, to: socket.socket) -> None:
+        self.call, self.owner, self.socket, self._pidfd = call, owner, to, pidfd
         self.report: reports.Report | None = None
         self.mount: DaemonMount | None = None
         self.places: Mapping[int, bool] = {}
@@ -62,11 +62,12 @@ class _Errand:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
-    def reap(self) -> None:
+    def await_end(self) -> None:
         """Wait for the process, which has ended or was killed."""
         self.socket.close()
-        with contextlib.suppress(ChildProcessError):  # it was reaped with all others
-            os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED)
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        poll.poll()
         os.close(self._pidfd)
 
     def close_fds(self) -> None:
@@ -103,16 +104,21 @@ class Errands:
         with contextlib.suppress(FileNotFoundError):  # then, a mount fails for this reason
             self._device = os.open(DEVICE, os.O_PATH | os.O_CLOEXEC)
             self._device_number = os.fstat(self._device).st_rdev
+        self._spawner = Spawner(self._device)
 
     def close(self) -> None:
-        """End the processes. The calls that they have not answered are left to the kernel."""
+        """End the processes. Unanswered calls fail, or are left to the kernel."""
+        self.end_all()
+        self._spawner.close()
+        if self._device >= 0:
+            os.close(self._device)
+
+    def end_all(self) -> None:
+        """End the processes that look for answers."""
         self._waiting.clear()
         for errand in [*self._errands.values()]:
             errand.kill()
             self._finish(errand)
-        if self._device >= 0:
-            os.close(self._device)
-            self._device = -1
 
     @property
     def fds(self) -> list[int]:
@@ -122,7 +128,11 @@ class Errands:
     @property
     def processes(self) -> set[int]:
         """The processes that look for answers."""
-        return {errand.process for errand in self._errands.values()}
+        return {self._spawner.process, *descendants(self._spawner.process)}
+
+    def unmount(self, mount: DaemonMount) -> None:
+        """Unmount a mount of the daemon, as `DaemonMount.unmount` does."""
+        mount.unmount(self._spawner)
 
     def take(self) -> None:
         """Receive a call, and let its answer be found."""
@@ -143,7 +153,9 @@ class Errands:
         :param fd: one of `fds`.
         :returns: a mount that can now be reached by its path, or that is not one of eFuse.
         """
-        errand = self._errands[fd]
+        errand = self._errands.get(fd)
+        if errand is None:  # it has just been ended
+            return None
         report, fds = reports.receive(errand.socket)
         errand.fds += fds
         if report is None:
@@ -194,8 +206,9 @@ class Errands:
         try:
             situation = Situation(self._device, self._device_number, self._confined)
             with its:
-                process = forked(lambda: _find(call, situation, its))
-            self._errands[ours.fileno()] = _Errand(call, owner, process, ours)
+                job = functools.partial(_find, call, situation)
+                pidfd = self._spawner.start(job, [its.fileno()])
+            self._errands[ours.fileno()] = _Errand(call, owner, pidfd, ours)
         except OSError:
             ours.close()
             raise
@@ -230,7 +243,7 @@ class Errands:
     def _finish(self, errand: _Errand) -> DaemonMount | None:
         """Answer a call whose process has ended; return what `advance` does."""
         del self._errands[errand.socket.fileno()]
-        errand.reap()
+        errand.await_end()
         try:
             if errand.mount is not None:
                 return self._answer_mount(errand, errand.mount)
@@ -302,22 +315,10 @@ def _is_attached(mount: DaemonMount, thread: int) -> bool:
     return False
 
 
-def _find(call: Notification, situation: Situation, supervisor: socket.socket) -> int:
+def _find(call: Notification, situation: Situation, fds: list[int]) -> int:
     """Find the answer to a call in this process, which was made for it."""
-    # Only the supervisor ends it. A terminal sends its signals to the whole group.
-    signal.set_wakeup_fd(-1)
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    # The descriptors of handlers among them: a process that waits must not keep those attached. Nor
-    # the listener: without the supervisor, the calls are to fail.
-    kept = sorted({0, 1, 2, situation.device, supervisor.fileno()} - {-1})
-    for before, after in itertools.pairwise([*kept, _ALL_FDS]):
-        os.closerange(before + 1, after)
-    try:
+    with socket.socket(fileno=fds[0]) as supervisor:
         Answering(call, situation, supervisor).find()
-    except Exception as error:  # noqa: BLE001 - a traceback would read files below the caller's root
-        _log.error("a call of the daemon cannot be answered: %s", shown(repr(error)))
-        return 1
     return 0
 
 

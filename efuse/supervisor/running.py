@@ -160,9 +160,9 @@ class Running:
 
     def end(self) -> int:
         """Unmount the mounts of the daemon, end it, and return its exit status."""
-        self._errands.close()
-        for mount in self.mounts:
-            mount.unmount()
+        for mount in [*self.mounts]:
+            self._errands.unmount(mount)
+        self._errands.end_all()
         children.end(self._processes())
         self.process.wait()
         return self.status
@@ -171,7 +171,7 @@ class Running:
         """Unmount the mounts of this daemon that no process serves any more."""
         for mount in self.mounts:
             if mount.is_dead:
-                mount.unmount()
+                self._errands.unmount(mount)
 
     def _processes(self) -> set[int]:
         if self._child_ended is not None:
@@ -228,7 +228,7 @@ class Running:
     def _watch_mounts(self) -> None:
         for mount in self.mounts:
             if mount.is_dead and (mount.auto_unmount or mount.by_user):
-                mount.unmount()
+                self._errands.unmount(mount)
         watched = {mount.watched for mount in self.mounts if mount.is_mounted}
         for fd in self._watched - watched:
             self._poll.unregister(fd)
@@ -280,8 +280,7 @@ def started(
         if not event.connection or (options is not None and not event.accelerated):
             raise MountError(f"{event.mountpoint} cannot be accelerated: {event.reason}")
         # Each channel of the daemon needs an answer, too.
-        thread = threading.Thread(target=lambda: [*running.more()], daemon=True)
-        thread.start()
+        threading.Thread(target=_attend, args=(running,), daemon=True).start()
     except BaseException:
         running.end()
         running.close()
@@ -290,6 +289,12 @@ def started(
         yield running, event
     finally:
         running.detach()
+
+
+def _attend(running: Running) -> None:
+    for _ in running.more():
+        pass
+    running.close()
 
 
 def mounted_nothing(command: Sequence[str], status: int) -> MountError:

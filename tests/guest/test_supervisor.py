@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -211,6 +212,27 @@ def test_clones_of_the_device_serve_the_mount(
         # A new thread of the daemon opens /dev/fuse for a moment.
         opened = Path(f"/proc/{running.process.pid}/fd")
         eventually(lambda: _links(opened).count("/dev/efuse") >= 2, what="a clone")
+        subprocess.run(["umount", mountpoint], check=True)
+        assert running.process.wait(30) == 0
+
+
+def test_clones_are_answered_while_the_supervisor_has_files_of_the_mount_open(
+    tmp_path: Path,
+) -> None:
+    """A process that it forked would have them, too: closing them waits for the daemon."""
+    source, mountpoint = _directories(tmp_path, "source", "mnt")
+    (source / "f").write_text(_TEXT)
+    options = f"source={source},clone_fd,cache=never"
+    words = [str(built("passthrough_ll")), "-f", "-o", options, str(mountpoint)]
+    with started(words, Options(), channels=False) as (running, _):
+        files = [os.open(mountpoint / "f", os.O_RDONLY) for _ in range(8)]
+        with ThreadPoolExecutor(len(files)) as pool:
+            read = [pool.submit(os.pread, fd, 100, 0) for fd in files * 50]
+            assert {each.result(30) for each in read} == {_TEXT.encode()}
+        opened = Path(f"/proc/{running.process.pid}/fd")
+        assert _links(opened).count("/dev/efuse") >= 2, "no clone was made"
+        for fd in files:
+            os.close(fd)
         subprocess.run(["umount", mountpoint], check=True)
         assert running.process.wait(30) == 0
 
