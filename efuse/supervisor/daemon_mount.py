@@ -109,10 +109,11 @@ class DaemonMount:
 
     def close(self) -> None:
         """Detach the handlers; the file system stays mounted."""
-        if self.acceleration is not None:
-            self.acceleration.close()
-            self.acceleration = None
+        with self._lock:
+            acceleration, self.acceleration = self.acceleration, None
+        if acceleration is not None:
             self.reason = "the handlers were detached"
+            acceleration.close()
 
     def unmount(self, spawner: Spawner) -> None:
         """Unmount this mount lazily, but nothing that was mounted there since.
