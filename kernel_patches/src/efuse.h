@@ -239,7 +239,10 @@ void efuse_request_spin(struct fuse_req *req);
 bool efuse_reply_refused(const struct fuse_conn *fc, struct fuse_out_header *oh, size_t *nbytes);
 bool efuse_request_migrate(struct fuse_dev *fud, u64 unique, u32 hash);
 
-/* Details that a request's arguments do not contain, writes without a request: see changes.c. */
+/*
+ * Details that a request's arguments do not contain: see changes.c and revalidate.c. Writes without
+ * a request: see changes.c.
+ */
 void efuse_file_init(struct fuse_mount *fm, struct fuse_file *ff);
 void efuse_flush_args(struct file *file, struct fuse_args *args);
 void efuse_release_args(struct fuse_file *ff, struct fuse_args *args);
