@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The blocks of a file, of which the data cache consists."""
+"""The blocks of a file, which the data cache stores."""
 
 from __future__ import annotations
 

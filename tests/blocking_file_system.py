@@ -49,7 +49,7 @@ def act(root: Path, name: str, number: int = 0) -> None:
     os.close(fd)
 
 
-def read_beside_sleepers(root: Path, sleepers: int = 40) -> None:
+def read_while_handlers_sleep(root: Path, sleepers: int = 40) -> None:
     """Read the files while handlers sleep, and then wake the handlers; three times."""
     with ThreadPoolExecutor(sleepers) as pool:
         for _ in range(3):

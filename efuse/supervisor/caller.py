@@ -52,7 +52,7 @@ class Caller:
     def text(self, address: int, most: int = _PAGE, *, cut: bool = False) -> str:
         """Return the text at an address.
 
-        :param most: as many bytes as the kernel would read.
+        :param most: number of bytes that the kernel would read at most.
         :param cut: whether the text is cut where memory or *most* ends, as the options of mount(2)
             are.
         :raises OSError: EFAULT: there is no memory; ENAMETOOLONG: the text does not end in time;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Mount eFuse where nobody can reach it yet: fsopen(2), fsmount(2), move_mount(2)."""
+"""Mount eFuse where no process can reach it yet: fsopen(2), fsmount(2), move_mount(2)."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class Errands:
     :param listener: receives them.
     :param attach: attaches the handlers to the connection with a number, or raises an `EfuseError`.
     :param require: whether a mount without handlers is refused (EPERM).
-    :ivar mounts: the mounts of the daemon that are on eFuse, also those that nobody can reach yet.
+    :ivar mounts: the mounts of the daemon on eFuse, also those that no process can reach yet.
     :ivar has_mounted: whether the daemon has mounted anything, maybe by a program that knows eFuse.
     """
 
@@ -173,7 +173,7 @@ class Errands:
         return None
 
     def sweep(self) -> None:
-        """End what nobody waits for any more, and release what is held for mounts that ended."""
+        """End errands whose caller has gone, and release what is held for mounts that ended."""
         for errand in self._errands.values():
             if not self._listener.is_valid(errand.call):
                 errand.kill()

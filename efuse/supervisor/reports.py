@@ -100,7 +100,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """There is a new eFuse mount, which nobody can reach. The answer is an errno, or 0 to go on.
+    """There is a new eFuse mount, which no process can reach. The answer: an errno, or 0 to go on.
 
     With it come descriptors: of the directory or file that it is to be attached to; and, if
     descriptors of the caller are to be replaced, the new one and the one of before.

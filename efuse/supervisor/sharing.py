@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Who else holds an open file of a caller, or watches it."""
+"""Find what else holds an open file of a caller, or watches it."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def _interrupt(*_: object) -> None:
 
 
 class Callers:
-    """Processes that call a mount. They are forked, so that a fault of theirs holds no daemon up.
+    """Forked processes that call a mount. A page fault of a thread could block its own daemon.
 
     :ivar calls: number of their rounds of calls, after the end.
     :ivar checked: number of the bytes that they compared, after the end.

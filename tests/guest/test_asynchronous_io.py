@@ -36,7 +36,7 @@ def _held(m: Mount) -> int:
 
 
 @pytest.mark.parametrize("opcode", [PREAD, PWRITE], ids=["read", "write"])
-def test_asynchronous_request_of_which_a_path_moves_a_part_completes_once(
+def test_asynchronous_request_that_a_path_carries_out_in_part_completes_once(
     mountpoint: Path, lower: Path, opcode: int
 ) -> None:
     """FUSE gets the rest. If it completed the request as well, the kernel would report that."""

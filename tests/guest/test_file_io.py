@@ -520,10 +520,10 @@ def test_read_of_a_file_that_is_mapped_for_writing_comes_from_the_pages(
     Two things may share a bucket of epochs, and then a change of one voids the other. So it is
     enough if one of several files shows this.
     """
-    assert any([_reads_of_stores_ask_nobody(m, lower, name) for name in "abcde"])
+    assert any([_reads_of_stores_send_no_requests(m, lower, name) for name in "abcde"])
 
 
-def _reads_of_stores_ask_nobody(m: Forced, lower: Path, name: str) -> bool:
+def _reads_of_stores_send_no_requests(m: Forced, lower: Path, name: str) -> bool:
     (lower / name).write_bytes(DATA)
     with open(m / name, "r+b", buffering=0) as file, mmap.mmap(file.fileno(), SIZE) as view:
         for at in range(0, SIZE, BLOCK):

@@ -99,7 +99,9 @@ def show_that_it_is_below(m: Forced, lower: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", sorted(SHAPES.keys() - TOGETHER.keys()))
-def test_fio_verifies(lower: Path, mountpoint: Path, tmp_path: Path, shape: str) -> None:
+def test_fio_reads_back_what_it_wrote(
+    lower: Path, mountpoint: Path, tmp_path: Path, shape: str
+) -> None:
     with forced(lower, mountpoint, "auto") as m:
         Fio(m, tmp_path, {shape: SHAPES[shape]}).show_that_it_verified()
         show_that_it_is_below(m, lower)
@@ -107,7 +109,7 @@ def test_fio_verifies(lower: Path, mountpoint: Path, tmp_path: Path, shape: str)
 
 
 @pytest.mark.parametrize("path", WORDS)
-def test_fio_verifies_all_shapes_at_once(
+def test_fio_reads_back_what_jobs_of_all_shapes_wrote_together(
     lower: Path, mountpoint: Path, tmp_path: Path, path: str
 ) -> None:
     with forced(lower, mountpoint, path) as m:
@@ -116,7 +118,7 @@ def test_fio_verifies_all_shapes_at_once(
         m.show_that_it_ran(300)
 
 
-def test_fio_verifies_while_programs_are_attached_and_detached(
+def test_fio_reads_back_what_it_wrote_while_programs_are_attached_and_detached(
     lower: Path, mountpoint: Path, tmp_path: Path
 ) -> None:
     """Handlers are attached and detached again and again while fio runs."""

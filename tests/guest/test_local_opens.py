@@ -37,7 +37,7 @@ def _opened_here(mountpoint: Path, **answers: object) -> Iterator[tuple[Mount, i
 _F_OFD_SETLK = 37
 
 
-def _lock_anew(path: str) -> None:
+def _lock_until_exit(path: str) -> None:
     """Take a lock that ends with the process."""
     fcntl.flock(os.open(path, os.O_RDWR), fcntl.LOCK_EX)
 
@@ -47,7 +47,7 @@ def test_close_of_a_file_with_a_flock_reaches_the_daemon(mountpoint: Path, how: 
     with _opened_here(mountpoint, generic_flags=FUSE_FLOCK_LOCKS) as (m, fd):
         m.log()
         if how == "exit":
-            Call(_lock_anew, m / "f").result()
+            Call(_lock_until_exit, m / "f").result()
             eventually(lambda: "release" in m.asked())
         fcntl.flock(fd, fcntl.LOCK_SH)
         if how == "dup":

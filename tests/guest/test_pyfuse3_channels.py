@@ -27,7 +27,7 @@ from tests.blocking_file_system import (
     act,
     poke,
     read_all,
-    read_beside_sleepers,
+    read_while_handlers_sleep,
 )
 from tests.guest.support.channel_daemon import (
     brought,
@@ -137,7 +137,7 @@ def test_forgets_come_through_the_channel(mountpoint: Path) -> None:
 def test_requests_are_served_while_other_handlers_sleep(mountpoint: Path) -> None:
     """More handlers sleep than pyfuse3 keeps waiting, and all of their replies arrive."""
     with on(BlockingFileSystem(), mountpoint) as one:
-        read_beside_sleepers(mountpoint)
+        read_while_handlers_sleep(mountpoint)
         assert one.brought() >= one.sent() - 1
         assert one.connection.waiting == 0
 

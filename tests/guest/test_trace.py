@@ -210,11 +210,11 @@ def test_two_watchers_see_only_the_requests_of_their_mount(
     mountpoint: Path, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     (tmp_path / "other").mkdir()
-    beside = tmp_path / "other" / "mnt"
-    beside.mkdir()
+    start_watching = tmp_path / "other" / "mnt"
+    start_watching.mkdir()
     with (
         mounted(mountpoint, *options) as m,
-        mounted(beside, *options) as n,
+        mounted(start_watching, *options) as n,
         watching(m) as one,
         watching(m) as other,
     ):
@@ -227,7 +227,7 @@ def test_two_watchers_see_only_the_requests_of_their_mount(
             ]
 
 
-def beside(*words: str | Path) -> Beside:
+def start_watching(*words: str | Path) -> Beside:
     """Start a command, and return after it has begun to watch."""
     before = set(libbpf.link_ids())
     made = Beside(*words)
@@ -257,7 +257,7 @@ def test_trace_that_ends_by_a_signal_leaves_no_programs(
     with mounted(mountpoint, *options) as m:
 
         def trace() -> None:
-            command = beside("trace", m)
+            command = start_watching("trace", m)
             eventually(lambda: os.statvfs(m))
             status, _, err = command.end(number)
             assert (status, err) == ((-9, "") if number == signal.SIGKILL else (0, ""))
@@ -267,7 +267,9 @@ def test_trace_that_ends_by_a_signal_leaves_no_programs(
 
 def test_trace_prints_the_requests_before_ctrl_c(mountpoint: Path) -> None:
     with mounted(mountpoint, *PLAIN) as m:
-        command = beside("trace", "--json", "--opcode", "LOOKUP", "--errors", "--name", "g*", m)
+        command = start_watching(
+            "trace", "--json", "--opcode", "LOOKUP", "--errors", "--name", "g*", m
+        )
         # The programs are loaded a moment before the mount is watched.
         lines: list[str] = []
 
@@ -321,7 +323,7 @@ def test_advice_counts_the_repeated_requests_of_plain_fuse(mountpoint: Path) -> 
 @pytest.mark.parametrize("options", [PLAIN, ACCELERATED])
 def test_advise_prints_a_table_and_a_sentence(mountpoint: Path, options: tuple[str, ...]) -> None:
     with mounted(mountpoint, *options) as m:
-        command = beside("advise", "--seconds", "600", m)
+        command = start_watching("advise", "--seconds", "600", m)
 
         def ask() -> bool:
             for _ in range(5):

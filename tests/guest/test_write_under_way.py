@@ -411,7 +411,7 @@ def test_robust_lock_in_a_void_page_is_released_when_its_owner_exits(mountpoint:
         os.close(number)
 
 
-def test_notified_data_does_not_replace_a_queued_write_of_which_an_earlier_page_was_cut_off(
+def test_notified_data_does_not_replace_a_queued_write_whose_earlier_page_was_cut_off(
     mountpoint: Path,
 ) -> None:
     """A reply cuts page 1 off, and then waits for page 0. The WRITE holds page 2.

@@ -104,7 +104,7 @@ def test_rights_of_a_mount_are_found_without_statfs(
 
 
 @contextlib.contextmanager
-def _as_nobody() -> Iterator[None]:
+def _without_root() -> Iterator[None]:
     """Act as a user who may write no file of root."""
     os.setresuid(65534, 65534, 0)
     try:
@@ -129,7 +129,7 @@ def test_mount_keeps_its_rights_while_the_kernel_does_not_tell_them(
     before = mount.rights
     assert before == (mounts_module._READ_ONLY if options == "ro" else mounts_module._WRITABLE)
     monkeypatch.setattr(mounts_module.os, "fstatvfs", _no_figures)
-    with _as_nobody():
+    with _without_root():
         table.follow()
     assert mount.rights == before
     assert table.take_altered() == set()
@@ -146,7 +146,7 @@ def test_mount_whose_rights_the_kernel_does_not_tell_is_not_used(
     before = len(os.listdir("/proc/self/fd"))
     with monkeypatch.context() as patch:
         patch.setattr(mounts_module.os, "fstatvfs", _no_figures)
-        with _as_nobody(), pytest.raises(PermissionError):
+        with _without_root(), pytest.raises(PermissionError):
             table.of(fd, status(fd))
     assert len(os.listdir("/proc/self/fd")) == before
     assert table.of(fd, status(fd)).rights == mounts_module._WRITABLE

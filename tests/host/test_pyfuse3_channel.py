@@ -17,7 +17,7 @@ import pytest
 
 from efuse import locations
 from efuse.fs.mountpoint import unmount
-from tests.blocking_file_system import SIZES, act, poke, read_all, read_beside_sleepers
+from tests.blocking_file_system import SIZES, act, poke, read_all, read_while_handlers_sleep
 from tests.conftest import Eventually
 from tests.libefuse.sanitizers import ADDRESS, SANITIZER_OPTIONS, THREAD
 
@@ -120,7 +120,7 @@ def test_large_writes_between_small_requests_keep_all_bytes(root: Path) -> None:
 
 
 def test_requests_are_served_while_other_handlers_sleep(root: Path) -> None:
-    read_beside_sleepers(root)
+    read_while_handlers_sleep(root)
 
 
 def test_getattr_after_invalidate_goes_to_the_daemon(root: Path) -> None:

@@ -231,7 +231,7 @@ def text() -> str:
     return page({"read": read(), "storage": storage(), "made": data_report()})
 
 
-def test_page_is_well_formed_and_has_a_table_beside_each_figure(text: str) -> None:
+def test_page_is_well_formed_and_has_a_table_next_to_each_figure(text: str) -> None:
     parsed = _Page(text)
     assert parsed.tags.count("svg") == parsed.tags.count("figure") == 8
     assert len(parsed.ids) == len(set(parsed.ids))

@@ -50,7 +50,7 @@ def precious(tmp_path: Path) -> Path:
     return directory
 
 
-def _as_nobody(path: Path, target: Path) -> Path:
+def _link_of_another_user(path: Path, target: Path) -> Path:
     path.symlink_to(target)
     os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
     return path
@@ -72,9 +72,9 @@ PRECIOUS = {name: b"precious" for name in ("link", "find", "41/link")}
 
 def test_unpin_does_not_follow_a_link_of_another_user(bpffs: Path, precious: Path) -> None:
     with pytest.raises(AttachError, match=r"belongs to user 65534 \(EPERM\)"):
-        unpin(_as_nobody(bpffs / "efuse", precious) / "41")
+        unpin(_link_of_another_user(bpffs / "efuse", precious) / "41")
     with pytest.raises(AttachError, match=r"belongs to user 65534 \(EPERM\)"):
-        unpin(_as_nobody(bpffs / "link", precious))
+        unpin(_link_of_another_user(bpffs / "link", precious))
     assert _content(precious) == PRECIOUS
 
 
@@ -103,7 +103,7 @@ def test_pins_are_removed_with_their_directory(bpffs: Path) -> None:
 
 
 def test_pin_below_a_link_of_another_user_fails(bpffs: Path, precious: Path) -> None:
-    _as_nobody(bpffs / "efuse", precious)
+    _link_of_another_user(bpffs / "efuse", precious)
     attachment = _attachment()
     for directory in (None, bpffs / "efuse/42"):
         with pytest.raises(AttachError, match="belongs to user 65534"):
@@ -146,7 +146,7 @@ def test_pins_of_an_earlier_set_are_replaced(bpffs: Path) -> None:
 
 
 def test_replaced_pins_are_not_those_behind_a_link(bpffs: Path, precious: Path) -> None:
-    attachment = _attachment(_as_nobody(bpffs / "41", precious))
+    attachment = _attachment(_link_of_another_user(bpffs / "41", precious))
     with pytest.raises(AttachError, match="belongs to user 65534"):
         attachment._pin_again(bpffs / "41", [], {"new": 0})
     assert _content(precious) == PRECIOUS
@@ -159,7 +159,7 @@ def test_pinned_set_in_a_directory_of_another_user_is_not_opened(
     opened: list[Path] = []
     monkeypatch.setattr(libbpf, "object_get", opened.append)
     with pytest.raises(AttachError, match="belongs to user 65534"):
-        Attachment.open_pinned(_as_nobody(bpffs / "41", precious))
+        Attachment.open_pinned(_link_of_another_user(bpffs / "41", precious))
     assert opened == []
 
 
@@ -180,7 +180,7 @@ def test_pin_of_a_function_below_a_link_of_another_user_is_left(
     precious: Path,
     use: Callable[[pytest.MonkeyPatch], Any],
 ) -> None:
-    _as_nobody(bpffs / "efuse-csd", precious)
+    _link_of_another_user(bpffs / "efuse-csd", precious)
     with pytest.raises(EfuseError, match="belongs to user 65534"):
         use(monkeypatch)
     assert _content(precious) == PRECIOUS

@@ -166,7 +166,7 @@ def test_maps_of_one_name_leave_no_descriptor(monkeypatch: pytest.MonkeyPatch) -
     os.close(kernel.opened[0])
 
 
-def test_replace_that_cannot_pin_new_maps_says_so_and_uses_them(
+def test_replace_that_cannot_pin_new_maps_raises_and_uses_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     Kernel(monkeypatch, {})

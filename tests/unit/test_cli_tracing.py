@@ -212,7 +212,7 @@ def test_advise_json(watch: Recorded) -> None:
     assert found["opcodes"]["getattr"]["requests"] == 2
 
 
-def test_advise_without_requests_says_so(watch: Recorded) -> None:
+def test_advise_without_requests_prints_a_message(watch: Recorded) -> None:
     assert "No requests were made meanwhile" in advice(watch, []).stdout
 
 

@@ -130,7 +130,9 @@ def test_stat_of_a_daemon_without_channels_has_no_table_of_them(
     assert mount["channels"]["0"]["counters"]["stolen"] == 50
 
 
-def test_stat_without_mounts_says_so(sysfs: FakeSysfs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stat_without_mounts_prints_a_message(
+    sysfs: FakeSysfs, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert efuse(capsys, "stat") == (0, "no FUSE file system is mounted\n", "")
 
 
@@ -319,7 +321,7 @@ def plain(sysfs: FakeSysfs, monkeypatch: pytest.MonkeyPatch) -> FakeCounters:
 
 
 @pytest.mark.parametrize("loaded", [True, False])
-def test_stat_lists_plain_mounts_beside_the_others(
+def test_stat_lists_plain_mounts_next_to_the_others(
     sysfs: FakeSysfs, plain: FakeCounters, capsys: pytest.CaptureFixture[str], loaded: bool
 ) -> None:
     if loaded:

@@ -154,7 +154,7 @@ def test_mounts_are_efuse_only_unless_asked(table: Path) -> None:
     assert [m.connection for m in mounts(fuse=True, mountinfo=table)] == [41, 42, 43, 45]
 
 
-def test_mounts_of_a_device_beside_names_of_any_bytes(table: Path) -> None:
+def test_mounts_of_a_device_are_found_in_a_table_with_names_of_any_bytes(table: Path) -> None:
     with table.open("ab") as f:
         f.write(b"50 22 0:50 / /mnt/\xff rw - tmpfs \xfe rw\n")
         f.write(b"51 22 8:1 / /srv/\xfd\\040x rw - ext4 /dev/sda1 rw\n")

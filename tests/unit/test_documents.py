@@ -357,7 +357,7 @@ def test_the_smallest_file_system_is_the_example() -> None:
     assert "trio.run(efuse.serve, Hello(), " in (ROOT / "docs/examples/hello.py").read_text()
 
 
-def test_transcripts_are_compared_but_for_their_figures() -> None:
+def test_transcripts_are_compared_without_their_figures() -> None:
     assert agrees("GETS 10  0.5 s\n...\nend", "GETS  7 12.25 s\nmore\nend\n")
     assert agrees("...\nend", "end")
     assert not agrees("GETS 10", "PUTS 10")

@@ -15,7 +15,7 @@ from efuse.module.kernel import PATCHED
 
 
 @pytest.fixture(autouse=True)
-def _probe_anew() -> Iterator[None]:
+def _forget_features() -> Iterator[None]:
     features.forget()
     yield
     features.forget()

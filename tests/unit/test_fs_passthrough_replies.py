@@ -222,7 +222,7 @@ def test_unlink_and_rename_succeed_if_the_inode_cannot_be_found_afterwards(
     assert os.listdir(tmp_path) == ["g"]
 
 
-def test_link_succeeds_if_the_new_name_vanishes_at_once(
+def test_link_succeeds_if_the_new_name_vanishes_immediately(
     fs: efuse.Passthrough, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "f").touch()
@@ -279,7 +279,7 @@ def _no_descriptors(path: Path) -> OSError:
 
 @pytest.mark.parametrize("then", [_gone, _another, _no_descriptors])
 @pytest.mark.parametrize("name", MADE)
-def test_mkdir_mknod_and_symlink_succeed_if_the_name_changes_at_once(
+def test_mkdir_mknod_and_symlink_succeed_if_the_name_changes_immediately(
     fs: efuse.Passthrough, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, then: Any
 ) -> None:
     real, look = getattr(os, name), os.open
@@ -315,7 +315,7 @@ def test_mkdir_mknod_and_symlink_succeed_if_the_name_changes_at_once(
     trio.run(use)
 
 
-def test_create_succeeds_if_the_file_vanishes_at_once(
+def test_create_succeeds_if_the_file_vanishes_immediately(
     fs: efuse.Passthrough, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The handle can still read and write the file."""

@@ -65,7 +65,7 @@ def _bodies(header: str) -> Iterator[str]:
         yield header[found.end() : header.index("\n}", found.end())]
 
 
-def test_files_call_no_room_above_theirs() -> None:
+def test_no_file_calls_functions_of_a_higher_room() -> None:
     up = [
         f"{file} calls {name}() of {owner}"
         for file, owner, name in _calls(_sources())
@@ -74,7 +74,7 @@ def test_files_call_no_room_above_theirs() -> None:
     assert not up
 
 
-def test_calls_between_files_have_no_circle() -> None:
+def test_calls_between_files_have_no_cycle() -> None:
     callees: dict[str, set[str]] = {}
     for file, owner, _ in _calls(_sources()):
         # The inline functions of a header belong to its room as a whole.
@@ -83,7 +83,7 @@ def test_calls_between_files_have_no_circle() -> None:
     try:
         order = list(TopologicalSorter(callees).static_order())
     except CycleError as error:
-        raise AssertionError(f"a circle of files: {error.args[1]}") from None
+        raise AssertionError(f"a cycle of files: {error.args[1]}") from None
     assert len(order) > 40
 
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from pathlib import Path
 
 import pytest
 
-_ROOT = Path(__file__).resolve().parents[2]
+from tests.repository import ROOT, files
+
 _KERNEL_SIDE = ("bpf_programs/", "csd/", "kernel_patches/", "tests/debug/faults/")
 # Texts by other authors, and formats that have no comments.
 _WITHOUT_LICENCE = re.compile(
@@ -18,26 +18,15 @@ _WITHOUT_LICENCE = re.compile(
 )
 
 
-def _files() -> list[str]:
-    listing = subprocess.run(
-        ["git", "-c", f"safe.directory={_ROOT}", "ls-files"],
-        cwd=_ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return [name for name in listing.stdout.splitlines() if (_ROOT / name).is_file()]
-
-
 def _head(name: str) -> str:
-    with (_ROOT / name).open(errors="replace") as file:
+    with (ROOT / name).open(errors="replace") as file:
         return "".join(line for _, line in zip(range(3), file, strict=False))
 
 
 def test_every_file_names_its_licence() -> None:
     missing = [
         name
-        for name in _files()
+        for name in files()
         if not _WITHOUT_LICENCE.search(name) and "SPDX-License-Identifier: " not in _head(name)
     ]
     assert missing == []
@@ -45,7 +34,7 @@ def test_every_file_names_its_licence() -> None:
 
 def test_kernel_side_c_is_gpl_and_python_is_lgpl() -> None:
     wrong = []
-    for name in _files():
+    for name in files():
         if name.endswith((".c", ".h")) and name.startswith(_KERNEL_SIDE):
             wanted = "GPL-2.0"
         elif name.endswith(".py"):
@@ -57,9 +46,9 @@ def test_kernel_side_c_is_gpl_and_python_is_lgpl() -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in (_ROOT / "scripts").iterdir()))
+@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "scripts").iterdir()))
 def test_script_parses_and_is_executable(name: str) -> None:
-    script = _ROOT / "scripts" / name
+    script = ROOT / "scripts" / name
     # Scripts with the suffix .sh are sourced by others.
     assert os.access(script, os.X_OK) == (script.suffix != ".sh")
     with script.open() as file:
@@ -70,11 +59,11 @@ def test_script_parses_and_is_executable(name: str) -> None:
 
 def test_make_help_lists_the_front_door() -> None:
     result = subprocess.run(
-        ["make", "-s", "help"], cwd=_ROOT, capture_output=True, text=True, check=True
+        ["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     listed = {line.split()[0] for line in result.stdout.splitlines()}
     assert {"help", "setup", "check", "test", "demo", "lint-kernel", "test-perf"} <= listed
 
 
 def test_ci_calls_make_test() -> None:
-    assert "make test" in (_ROOT / ".ci/run").read_text()
+    assert "make test" in (ROOT / ".ci/run").read_text()

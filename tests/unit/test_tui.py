@@ -137,7 +137,7 @@ def test_filter_looks_in_mounts_and_names(tab: str, part: str, rows: list[str]) 
     assert names(start(View(TAB_NAMES.index(tab), filter=part))) == rows
 
 
-def test_filter_without_matches_says_so() -> None:
+def test_filter_without_matches_shows_a_message() -> None:
     for tab in range(len(TAB_NAMES)):
         assert "nothing matches zzz" in show(start(View(tab, filter="zzz")))
 
@@ -263,7 +263,7 @@ def test_an_unknown_key_changes_nothing() -> None:
     assert press(start(), "zZ\x0190\x1b[15~\x1bOP") == start()
 
 
-def test_keys_that_come_at_once_are_told_apart() -> None:
+def test_keys_read_together_are_split() -> None:
     assert decode(b"\x1bq\x1b[A\x1b[5~a\x1b[Z\r") == [
         "esc", "q", "up", "pgup", "a", "backtab", "enter",
     ]  # fmt: skip

@@ -211,7 +211,7 @@ def test_block_cuts_no_number_of_devices_off() -> None:
     assert show(MODEL, devices=[off])[-1].endswith(" 1200%")
 
 
-def test_block_without_requests_says_so() -> None:
+def test_block_without_requests_shows_a_message() -> None:
     model = [rates(BEFORE, replace(AFTER, opcodes={}))]
     assert "no requests" in show(model)
     assert "no opcode matches" in show(MODEL, part="zzz")

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Refuse turns of phrase that readers stumble over, in the prose of the areas in `REWRITTEN`.
+"""Refuse turns of phrase that readers stumble over, in the prose of all files but `EXCLUDED`.
 
 Prose is the text of Markdown, the comments of C, the comments and docstrings of Python, and the
-comments of shell and make that have a line of their own. Outside of the tests, a string literal of
-C or Python with a space in it is prose, too: it may be a message or a help text. Code, quotations,
-generated tables and link targets are not prose.
+comments of shell, make and the like that have a line of their own. In TOML, the names of tables are
+prose, too. In a patch, its head is prose and the comments in C that it adds. Outside of the tests,
+a string literal of C or Python with a space in it is prose, too: it may be a message or a help
+text. Code, quotations, generated tables and link targets are not prose.
+
+The name of a function in the tests is a sentence with underscores, and is read as prose.
 """
 
 from __future__ import annotations
@@ -13,101 +16,22 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from tests.documents import ROOT
+from tests.repository import ROOT, files
 
-# Files and directories. A directory stands for every file below it that `_READERS` knows.
-REWRITTEN = (
-    "CONTRIBUTING.md",
-    "README.md",
-    "bpf_programs",
-    "csd",
-    "docs/benchmarks.md",
-    "docs/channels.md",
-    "docs/coherence.md",
-    "docs/conformance.md",
-    "docs/design.md",
-    "docs/examples",
-    "docs/glossary.md",
-    "docs/install.md",
-    "docs/kernel-interface.md",
-    "docs/limits.md",
-    "docs/model",
-    "docs/quick-start.md",
-    "docs/security.md",
-    "docs/site",
-    "docs/storage-functions.md",
-    "docs/tracing.md",
-    "docs/troubleshooting.md",
-    "docs/tutorial.md",
-    "docs/verification.md",
-    "docs/watching.md",
-    "docs/writing-a-file-system.md",
-    "docs/writing-a-handler.md",
-    "efuse/__init__.py",
-    "efuse/bench",
-    "efuse/bpf",
-    "efuse/btf.py",
-    "efuse/cli",
-    "efuse/closing.py",
-    "efuse/control",
-    "efuse/csd",
-    "efuse/demo.py",
-    "efuse/display.py",
-    "efuse/errors.py",
-    "efuse/exporter",
-    "efuse/features.py",
-    "efuse/fs",
-    "efuse/functions",
-    "efuse/guest",
-    "efuse/kernel_fs.py",
-    "efuse/libefuse.py",
-    "efuse/locations.py",
-    "efuse/module",
-    "efuse/opcodes.py",
-    "efuse/stats",
-    "efuse/tables",
-    "efuse/tracing",
-    "efuse/tui",
-    "efuse/units.py",
-    "hatch_build.py",
-    "kernel_patches/README.md",
-    "kernel_patches/include",
-    "kernel_patches/src",
-    "libefuse",
-    "scripts",
-    "tests/access_lists.py",
-    "tests/blocking_file_system.py",
-    "tests/commands.py",
-    "tests/conformance",
-    "tests/conftest.py",
-    "tests/crash",
-    "tests/debug",
-    "tests/documents.py",
-    "tests/examples.py",
-    "tests/figures.py",
-    "tests/guest",
-    "tests/host",
-    "tests/libefuse",
-    "tests/messages.py",
-    "tests/mutants",
-    "tests/passthrough_operations.py",
-    "tests/perf",
-    "tests/pictures.py",
-    "tests/site_pages.py",
-    "tests/soak",
-    "tests/sysfs_document.py",
-    "tests/transcripts.py",
-    "tests/tree_workloads.py",
-    "tests/unit",
-    "tests/watched_remote.py",
-)
+# What is not read, and why.
+EXCLUDED = {
+    r"^LICENSES/": "texts by other authors",
+    r"^tests/data/": "outputs that were recorded",
+    r"\.json$": "data",
+    r"\.(?:png|svg|typed)$": "no text",
+}
 
 
 class Rule(NamedTuple):
@@ -227,6 +151,13 @@ def _hash(text: str) -> str:
     return _kept(text, comments, r"^[ \t]*#+")
 
 
+def _toml(text: str) -> str:
+    """Return the comments, and the names of the tables with a space for each hyphen."""
+    comments_and_names = re.finditer(r"^[ \t]*#.*$|^\[.*\]$", text, re.MULTILINE)
+    passages = (match.span() for match in comments_and_names)
+    return _kept(text, passages, r"^[ \t]*#+|-(?=.*\]\Z)|[\[\]]")
+
+
 def _literal(literal: str) -> Iterator[tuple[int, int]]:
     """Iterate over the parts of a literal that are text, and not expressions of an f-string."""
     if not re.match("[rR]?[fF]", literal):
@@ -258,16 +189,37 @@ def _python(text: str, *, has_messages: bool = False) -> str:
             elif has_messages and token.type == tokenize.STRING and " " in token.string:
                 yield from ((begin + first, begin + last) for first, last in _literal(token.string))
 
+    # The name in a field of a docstring is an identifier.
+    text = _without(r"(?<=:ivar )\w+(?=:)|(?<=:param )\w+(?=:)|(?<=:cvar )\w+(?=:)", text)
     quotes = r"\"\"\"|\"|'"
     return _kept(text, passages(), rf"\A[a-zA-Z]{{0,2}}(?:{quotes})|(?:{quotes})\Z|^#+")
 
 
+def _patch(text: str) -> str:
+    """Return the head of a patch, and the comments in the lines that it adds."""
+    begin = re.search(r"^(?:---|diff )", text, re.MULTILINE)
+    head = text[: begin.start()] if begin else ""
+    added = _without(r"^(?:[^+\n]|\+\+\+)[^\n]*$", text[len(head) :])
+    return _without_quotations(head) + _c(re.sub(r"^\+", " ", added, flags=re.MULTILINE))
+
+
 _READERS: dict[str, Callable[[str], str]] = {
     ".c": _c,
+    ".config": _hash,
+    ".css": _c,
     ".h": _c,
+    ".in": _hash,
+    ".map": _c,
     ".md": _markdown,
+    ".mount": _hash,
+    ".objs": _hash,
+    ".patch": _patch,
     ".py": _python,
+    ".service": _hash,
     ".sh": _hash,
+    ".supp": _hash,
+    ".toml": _toml,
+    # Scripts, makefiles and other lists.
     "": _hash,
 }
 # Outside of the tests, string literals may be messages.
@@ -282,7 +234,10 @@ def found(name: str, text: str) -> list[str]:
     """Return a message for each refused turn of phrase in the prose of the file *name*."""
     path = Path(name)
     readers = _READERS if path.parts[0] == "tests" else _READERS | _MESSAGE_READERS
-    prose = readers[path.suffix](text)
+    return _hits(name, readers[path.suffix](text))
+
+
+def _hits(name: str, prose: str) -> list[str]:
     hits = [(match, rule) for pattern, rule in _COMPILED for match in pattern.finditer(prose)]
     return [
         f"{name}:{prose.count(chr(10), 0, match.start()) + 1}: "
@@ -291,38 +246,69 @@ def found(name: str, text: str) -> list[str]:
     ]
 
 
-def _files(area: str) -> list[Path]:
-    path = ROOT / area
-    below = sorted(path.rglob("*")) if path.is_dir() else [path]
-    return [file for file in below if file.is_file() and _has_prose(file)]
+def _read(names: Iterable[str]) -> dict[str, list[str]]:
+    """Return the files that are read, by directory."""
+    areas: dict[str, list[str]] = {}
+    for name in names:
+        if not any(re.search(pattern, name) for pattern in EXCLUDED):
+            directory, _, _ = name.rpartition("/")
+            areas.setdefault(directory or ".", []).append(name)
+    return areas
 
 
-def _has_prose(file: Path) -> bool:
-    if file.suffix:
-        return file.suffix in _READERS
-    # A script or a makefile, not a program that was built.
-    return file.read_bytes()[:2] in (b"#!", b"# ")
+_AREAS = _read(files())
 
 
-@pytest.mark.parametrize("area", REWRITTEN)
-def test_prose_has_no_refused_words(area: str) -> None:
-    files = _files(area)
-    assert files, f"{area} has no prose"
-    hits = [hit for file in files for hit in found(str(file.relative_to(ROOT)), file.read_text())]
+def _refuse(hits: list[str]) -> None:
     if hits:
         pytest.fail("\n".join([f"{len(hits)} refused turns of phrase:", *hits]), pytrace=False)
 
 
-def test_area_with_a_refused_word_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("area", _AREAS)
+def test_prose_has_no_refused_words(area: str) -> None:
+    _refuse([hit for name in _AREAS[area] for hit in found(name, (ROOT / name).read_text())])
+
+
+def _found_in_names(name: str, text: str) -> list[str]:
+    """Return a message for each refused turn of phrase in the names of a module's functions."""
+    lines = [""] * text.count("\n")
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines[node.lineno - 1] = f"{node.name.replace('_', ' ').strip()}."
+    return _hits(name, "\n".join(lines))
+
+
+@pytest.mark.parametrize(
+    "area", [area for area in _AREAS if area.partition("/")[0] in ("tests", "docs")]
+)
+def test_names_of_functions_have_no_refused_words(area: str) -> None:
+    modules = [name for name in _AREAS[area] if name.endswith(".py")]
+    _refuse([hit for name in modules for hit in _found_in_names(name, (ROOT / name).read_text())])
+
+
+def test_refused_words_in_the_name_of_a_function_are_found_at_its_line() -> None:
+    text = "x = 1\n\ndef test_read_ends() -> None:\n    def at_once() -> None: ...\n"
+    assert _found_in_names("a.py", text) == [
+        "a.py:4: 'at once' is refused; write: immediately, or at the same time"
+    ]
+
+
+def test_file_with_a_refused_word_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "area").mkdir()
     (tmp_path / "area/good.md").write_text("It is read again.\n")
-    (tmp_path / "area/built").write_bytes(b"\x7fELF anew")
-    (tmp_path / "area/data.json").write_text('"anew"')
     (tmp_path / "area/bad.md").write_text("Good.\n\nIt is read anew.\n")
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    monkeypatch.setitem(
+        globals(), "_AREAS", _read(["area/good.md", "area/bad.md", "area/data.json"])
+    )
     message = r"^1 refused turns of phrase:\narea/bad\.md:3: 'anew' is refused; write: again$"
     with pytest.raises(pytest.fail.Exception, match=message):
         test_prose_has_no_refused_words("area")
+
+
+@pytest.mark.parametrize("pattern", EXCLUDED)
+def test_exclusion_is_of_files_that_exist(pattern: str) -> None:
+    assert any(re.search(pattern, name) for name in files())
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.example)
@@ -345,6 +331,10 @@ def test_example_of_a_rule_is_refused_by_that_rule_alone(rule: Rule) -> None:
         ("a.c", 'int x;\n\n\nchar *s = "It is read anew";\n'),
         ("a.sh", "#!/bin/sh\n\n\n\t# It is read anew.\n"),
         ("Makefile", "a:\n\ttrue\n\n# It is read anew.\n"),
+        ("a.toml", "[a]\nb = 1\n\n# It is read anew.\n"),
+        ("a.toml", "[a]\nb = 1\n\n[a-file-is-read-anew]\n"),
+        ("a.patch", "Subject: [PATCH] fuse: call-outs\n\nGood.\nIt is read anew.\n---\n"),
+        ("a.patch", "--- a/x.c\n+++ b/x.c\n@@ -1 +1 @@\n+\t/* It is read anew. */\n"),
     ],
 )
 def test_refused_word_is_found_at_its_line(name: str, text: str) -> None:
@@ -384,7 +374,9 @@ def test_refused_words_are_found_across_a_line_break(name: str, text: str) -> No
         ("a.c", 'const char *anew = "anew"; /* Calls `anew`. */\n'),
         ("a.py", "x = f'{anew(1, 2)} is read'; anew = 'anew'\n"),
         ("tests/a.py", 'anew = f("anew # anew")\n"""Return ``anew``, or `anew`."""\n'),
+        ("a.py", 'x = 1\n"""Good.\n\n:ivar ours: a path.\n"""\n'),
         ("a.sh", "anew='# anew'\necho anew\n"),
+        ("a.patch", "--- a/anew.c\n+++ b/anew.c\n-\t/* anew */\n \t/* anew */\n+\tanew();\n"),
     ],
 )
 def test_words_outside_prose_are_not_refused(name: str, text: str) -> None:

@@ -64,7 +64,7 @@ def csd_json(*arguments: str | Path) -> Any:
     return json.loads(csd(*arguments, "--json").stdout)
 
 
-def as_nobody(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def unprivileged(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run ``efuse csd`` as an unprivileged user."""
     return run(*AS_NOBODY, *EFUSE, "csd", *arguments, check=False)
 
@@ -216,7 +216,7 @@ def test_loaded_function_is_used_by_every_user(log: Path) -> None:
         assert found["result"] == FOUND
         assert found["blocks"]["kernel"] == BLOCKS
         assert not found["loaded_for_this"]
-        printed = as_nobody("run", "count", "--pattern", "error", log, "--json")
+        printed = unprivileged("run", "count", "--pattern", "error", log, "--json")
         assert json.loads(printed.stdout) == found
         assert "EEXIST" in csd("load", "count", status=1).stderr
     finally:
@@ -226,14 +226,14 @@ def test_loaded_function_is_used_by_every_user(log: Path) -> None:
 
 
 def test_run_by_an_unprivileged_user_uses_the_reference_implementation(log: Path) -> None:
-    printed = as_nobody("run", "count", "--pattern", "error", log, "--json")
+    printed = unprivileged("run", "count", "--pattern", "error", log, "--json")
     found = json.loads(printed.stdout)
     assert found["result"] == FOUND
     assert found["blocks"]["daemon"] == BLOCKS
     assert found["why"].startswith("count is not loaded, and cannot be: ")
     assert found["why"].endswith("(EPERM)")
-    assert {f["loaded"] for f in json.loads(as_nobody("functions", "--json").stdout)} == {None}
-    refused = as_nobody("create", "two")
+    assert {f["loaded"] for f in json.loads(unprivileged("functions", "--json").stdout)} == {None}
+    refused = unprivileged("create", "two")
     assert refused.returncode == 1
     assert refused.stderr.splitlines() == [
         "efuse: cannot create the device two: Permission denied (EACCES)",
