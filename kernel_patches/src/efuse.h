@@ -125,10 +125,11 @@ struct efuse_range {
  * @past: a WRITE to a backing file, which goes past the pages: they must not be stored to
  * @through: a WRITE that takes its bytes from the pages, until the daemon has answered it: they are
  *	     not dropped, and must not be stored to
- * @refused: whether a page of @through was to be dropped. Its pages are dropped at its end
- * @grown: if the daemon has ever made the file longer, the lowest index of a page that was its
- *	   last one then, plus one. This page, and later ones, may have zeros in place of bytes of
- *	   the file if they are in @through
+ * @refused: whether the pages of @through are dropped when the WRITE ends: one of them was to be
+ *	     dropped meanwhile, or was the file's last page when the file became longer
+ * @grown: 0, or the lowest index of a page that was the file's last page when the daemon made the
+ *	   file longer, plus one. A page of @through with this index or a higher one may have zeros
+ *	   where the file has bytes
  * @dropped: for each index where a void page was dropped before a store: the epoch since which the
  *	     next page there is true (see page_stores.c). An entry is read and set under the lock of
  *	     the page. It is removed when the page is written back, when all pages of the file are

@@ -36,7 +36,7 @@
 #define EFUSE_FOPEN_LOCAL	BIT(31)
 /* In fuse_attr.flags: the answer of the LOOKUP does not stand for a lookup count. */
 #define EFUSE_ATTR_UNCOUNTED	BIT(31)
-/* In fuse_attr.flags: the attributes are true since an epoch, which has these last bits. */
+/* In fuse_attr.flags: EFUSE_ATTR_EPOCH has the end of the epoch since which they are true. */
 #define EFUSE_ATTR_MARKED	BIT(30)
 /* In fuse_attr.flags: the size is FUSE's own, which has replaced the daemon's. */
 #define EFUSE_ATTR_REPLACED	BIT(29)
