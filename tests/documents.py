@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 KINDS = {
     "file": "the block is verbatim in that file, which tests run",
     "run": "a test runs it as it stands: on the host, or in the guest",
-    "python": "the guest's test of that name runs it within a file system of its own",
+    "python": "a test in the guest runs it, most within a file system of their own",
     "test": "that test is of what the block shows",
     "make": "each line is `make` and targets that there are",
     "commands": "each line is a command with arguments that it takes",

@@ -28,7 +28,7 @@ from tests.guest.support.wire import FOPEN_DIRECT_IO, FOPEN_NOFLUSH
 _FIRST = fill("b", 100)
 
 
-def test_append_goes_to_the_end_if_a_create_crosses_the_size_during_a_flush(
+def test_append_goes_to_the_end_if_a_create_crosses_its_getattr_during_a_flush(
     mountpoint: Path,
 ) -> None:
     """A FLUSH of the file is in flight, and FUSE takes the old size of a CREATE."""
@@ -72,7 +72,7 @@ def _held(m: Mount) -> int:
 
 
 @pytest.mark.parametrize("busy", [True, False], ids=["a write is in flight", "two names"])
-def test_append_goes_to_an_announced_end_as_long_as_reads_complete(
+def test_append_goes_to_an_announced_end_although_fuse_drops_each_reply_with_the_size(
     mountpoint: Path, busy: bool
 ) -> None:
     """FUSE drops each reply with the size: a direct read has completed meanwhile.
@@ -137,7 +137,7 @@ def test_append_goes_to_an_announced_end_as_long_as_reads_complete(
 
 
 @pytest.mark.parametrize("asks", [True, False], ids=["another task asks", "nothing asks"])
-def test_append_goes_to_an_end_that_is_announced_while_privileges_are_asked_for(
+def test_append_goes_to_an_end_that_is_announced_during_its_getxattr(
     mountpoint: Path, asks: bool
 ) -> None:
     with mounted(mountpoint, consistency="exclusive", open_flags=FOPEN_NOFLUSH, **LONG) as m:
@@ -161,7 +161,7 @@ def test_append_goes_to_an_end_that_is_announced_while_privileges_are_asked_for(
 
 @pytest.mark.parametrize("attach", [True, False], ids=["handlers", "no handlers"])
 @pytest.mark.parametrize("linked", [True, False], ids=["two names", "one name"])
-def test_append_asks_for_the_size_once(mountpoint: Path, attach: bool, linked: bool) -> None:
+def test_append_sends_at_most_one_getattr(mountpoint: Path, attach: bool, linked: bool) -> None:
     with mounted(
         mountpoint, consistency="exclusive", attach=attach, open_flags=FOPEN_NOFLUSH, **LONG
     ) as m:
@@ -204,7 +204,9 @@ def test_append_leaves_no_gap_while_an_open_truncates(mountpoint: Path, flags: i
         assert data == b"two "
 
 
-def test_append_to_a_file_with_two_nodeids_takes_its_own_answer(mountpoint: Path) -> None:
+def test_append_to_a_file_with_two_nodeids_uses_the_reply_to_its_own_getattr(
+    mountpoint: Path,
+) -> None:
     """An older reply to another task comes later. The other nodeid's changes are not seen here."""
     with (
         mounted(mountpoint, consistency="exclusive", open_flags=FOPEN_NOFLUSH, **LONG) as m,

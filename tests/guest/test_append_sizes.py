@@ -38,7 +38,7 @@ def _appender(m: Mount) -> int:
 
 
 @pytest.mark.parametrize("mapped", [True, False])
-def test_append_after_an_append_asks_for_nothing(
+def test_append_after_an_append_sends_no_getattr(
     mountpoint: Path, lower: Path, mapped: bool
 ) -> None:
     path = backing(lower, _FIRST)
@@ -135,7 +135,7 @@ def test_append_goes_to_the_end_after_a_notification_during_another_append(
         _append_to_the_grown_file(m, fd)
 
 
-def test_append_goes_to_the_end_if_a_notification_crosses_the_size(mountpoint: Path) -> None:
+def test_append_goes_to_the_end_if_a_notification_crosses_its_getattr(mountpoint: Path) -> None:
     """FUSE drops the reply with the size, which is older than the notification."""
     with mounted(mountpoint, consistency="exclusive", **LONG) as m:
         make(m, "f", _FIRST)
@@ -166,7 +166,7 @@ def test_append_goes_to_the_end_after_a_write_that_failed(mountpoint: Path) -> N
         assert bytes(m.call("inode", "f").data) == before + b"three"
 
 
-def test_append_goes_to_the_end_after_an_append_within_an_open_that_truncates(
+def test_append_goes_to_the_end_after_an_append_during_a_truncating_open(
     mountpoint: Path,
 ) -> None:
     """OPEN has truncated the file. FUSE sets its size to 0 once more, under the inode's lock.
@@ -221,7 +221,7 @@ def test_append_goes_to_the_end_after_a_create_that_found_the_file(mountpoint: P
         os.close(fd)
 
 
-def test_append_goes_to_the_end_if_the_reply_of_a_create_crosses_the_size(
+def test_append_goes_to_the_end_if_the_reply_of_a_create_crosses_its_getattr(
     mountpoint: Path,
 ) -> None:
     """FUSE believes the older reply of a CREATE, and drops the one with the size.
@@ -257,7 +257,7 @@ def test_append_goes_to_the_end_if_the_reply_of_a_create_crosses_the_size(
 
 
 @pytest.mark.parametrize("flags", [0, FOPEN_DIRECT_IO])
-def test_append_goes_to_an_announced_end_with_direct_io_of_the_daemon(
+def test_append_goes_to_an_announced_end_with_and_without_fopen_direct_io(
     mountpoint: Path, flags: int
 ) -> None:
     with mounted(mountpoint, consistency="exclusive", open_flags=flags, **LONG) as m:
@@ -273,7 +273,7 @@ def test_append_goes_to_an_announced_end_with_direct_io_of_the_daemon(
 @pytest.mark.parametrize(
     ("consistency", "linked"), [("exclusive", False), ("exclusive", True), ("ttl", False)]
 )
-def test_size_is_that_of_the_file_after_an_open_that_truncates_has_waited(
+def test_size_is_right_after_a_truncating_open_has_waited_for_a_write(
     mountpoint: Path, consistency: str, linked: bool
 ) -> None:
     """FUSE sets the size to 0 after another task has asked for the attributes."""
@@ -302,7 +302,7 @@ def test_size_is_that_of_the_file_after_an_open_that_truncates_has_waited(
             os.close(each)
 
 
-def test_append_goes_to_the_end_if_a_create_and_a_notification_cross_the_size(
+def test_append_goes_to_the_end_if_a_create_and_a_notification_cross_its_getattr(
     mountpoint: Path,
 ) -> None:
     """FUSE drops the reply with the size, and a notification has ended its epoch.
@@ -339,7 +339,7 @@ def test_append_goes_to_the_end_if_a_create_and_a_notification_cross_the_size(
         assert data == _FIRST + b"one two three four"
 
 
-def test_append_goes_to_the_end_if_a_create_ends_while_the_size_is_applied(
+def test_append_goes_to_the_end_if_a_create_ends_while_the_kernel_applies_the_size(
     mountpoint: Path,
 ) -> None:
     """efuse_size_apply() has set the size, and waits for a page that is being read.

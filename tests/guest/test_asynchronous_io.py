@@ -56,7 +56,7 @@ def test_asynchronous_request_that_a_path_carries_out_in_part_completes_once(
 
 
 @pytest.mark.parametrize("flags", [0, FOPEN_DIRECT_IO], ids=["cached", "direct_io"])
-def test_append_does_not_ask_for_the_size_as_long_as_asynchronous_reads_complete(
+def test_append_sends_one_getattr_although_asynchronous_reads_complete_during_it(
     mountpoint: Path, flags: int
 ) -> None:
     """No byte of the file changes, but FUSE drops the reply with the size each time.
@@ -155,7 +155,7 @@ def test_loop_device_reports_a_write_that_a_path_carries_out_in_part(
         assert reported or kept, "an acknowledged write is lost"
 
 
-def test_asynchronous_append_that_ends_short_tells_how_much_it_appended(
+def test_short_asynchronous_append_returns_the_number_of_bytes_that_it_appended(
     mountpoint: Path, lower: Path
 ) -> None:
     """The daemon would do the rest. io_uring asks for it after a short append, not after EIO."""

@@ -34,7 +34,9 @@ def test_direct_read_of_the_last_block_asks_for_the_whole_block(mountpoint: Path
 
 
 @_both_ways
-def test_direct_read_shows_bytes_behind_the_end_that_fuse_knows(mountpoint: Path, dio: int) -> None:
+def test_direct_read_shows_bytes_beyond_the_size_that_fuse_knows(
+    mountpoint: Path, dio: int
+) -> None:
     """The file's attributes are still valid. On plain FUSE the daemon decides where it ends."""
     with mounted(mountpoint, generic_flags=dio, **LONG) as m:
         make(m, "f", b"d" * 100)
@@ -43,7 +45,7 @@ def test_direct_read_shows_bytes_behind_the_end_that_fuse_knows(mountpoint: Path
 
 
 @_both_ways
-def test_end_of_a_file_that_was_read_directly_is_kept(mountpoint: Path, dio: int) -> None:
+def test_end_of_a_file_that_a_direct_read_found_is_cached(mountpoint: Path, dio: int) -> None:
     """In ttl only a short READ tells where a file ends."""
     with cached(mountpoint, consistency="ttl", generic_flags=dio, **LONG) as m:
         assert read_direct(m / "f", SIZE + BLOCK) == fill("d")

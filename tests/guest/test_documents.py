@@ -77,7 +77,9 @@ _AFTER = {
 
 
 @pytest.mark.parametrize("document", _RUNS)
-def test_transcripts_are_true(document: str, world: World, module_file: Path) -> None:
+def test_commands_of_the_documents_print_what_they_show(
+    document: str, world: World, module_file: Path
+) -> None:
     _PREPARED.get(document, lambda _: None)(world)
     world.type(f"cd {shlex.quote(str(ROOT))}")
     for block in _RUNS[document]:
@@ -178,7 +180,7 @@ def serving(lower: Path, mountpoint: Path) -> Callable[[_Act], None]:
 Serving = Callable[[_Act], None]
 
 
-def test_fragment_invalidate(serving: Serving) -> None:
+def test_documented_invalidate_fragment_voids_what_was_learned(serving: Serving) -> None:
     (block,) = named("python", "invalidate")
 
     async def act(operations: Fragments, file: Path) -> None:
@@ -191,7 +193,7 @@ def test_fragment_invalidate(serving: Serving) -> None:
     serving(act)
 
 
-def test_fragment_publish_entries(serving: Serving) -> None:
+def test_documented_publish_entries_fragment_publishes_an_entry(serving: Serving) -> None:
     (block,) = named("python", "publish_entries")
 
     async def act(operations: Fragments, _file: Path) -> None:
@@ -201,7 +203,7 @@ def test_fragment_publish_entries(serving: Serving) -> None:
     serving(act)
 
 
-def test_fragment_publish_data(serving: Serving) -> None:
+def test_documented_publish_data_fragment_publishes_blocks(serving: Serving) -> None:
     (block,) = named("python", "publish_data")
 
     async def act(operations: Fragments, _file: Path) -> None:
@@ -211,7 +213,7 @@ def test_fragment_publish_data(serving: Serving) -> None:
     serving(act)
 
 
-def test_fragment_backing(serving: Serving, lower: Path) -> None:
+def test_documented_backing_fragment_serves_the_backing_file(serving: Serving, lower: Path) -> None:
     (block,) = named("python", "backing")
 
     async def act(operations: Fragments, file: Path) -> None:
@@ -226,7 +228,7 @@ def test_fragment_backing(serving: Serving, lower: Path) -> None:
     serving(act)
 
 
-def test_fragment_state(serving: Serving) -> None:
+def test_documented_state_fragment_prints_what_it_shows(serving: Serving) -> None:
     (block,) = named("python", "state")
 
     async def act(operations: Fragments, _file: Path) -> None:
@@ -243,7 +245,7 @@ def test_fragment_state(serving: Serving) -> None:
     serving(act)
 
 
-def test_fragment_events(serving: Serving) -> None:
+def test_documented_events_fragment_ends_with_the_mount(serving: Serving) -> None:
     """The loop ends when the file system is unmounted."""
     (block,) = named("python", "events")
 
@@ -265,7 +267,9 @@ def test_fragment_events(serving: Serving) -> None:
     serving(act)
 
 
-def test_fragment_listener(serving: Serving, capsys: pytest.CaptureFixture[str]) -> None:
+def test_documented_listener_fragment_prints_events(
+    serving: Serving, capsys: pytest.CaptureFixture[str]
+) -> None:
     (block,) = named("python", "listener")
 
     async def act(operations: Fragments, file: Path) -> None:
@@ -301,13 +305,17 @@ def _at(path: Path, block: Block) -> str:
     return re.sub(r'"/mnt/\w+"', repr(str(path)), block.text)
 
 
-def test_fragment_count(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_documented_count_fragment_counts_lines(
+    log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (block,) = named("python", "count")
     exec(_at(log, block), {})
     assert "lines=2000, matches=1000" in capsys.readouterr().out
 
 
-def test_fragment_btree(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_documented_btree_fragment_finds_a_value(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (block,) = named("python", "btree")
     items = {key: (b"value of %d" % key).ljust(64) for key in range(0, 9000, 3)}
     text = block.text.replace("4711", "4713")
@@ -316,7 +324,7 @@ def test_fragment_btree(files: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "value of 4713" in capsys.readouterr().out
 
 
-def test_fragment_policy(device: Device) -> None:
+def test_documented_policy_fragment_sets_a_policy(device: Device) -> None:
     (block,) = named("python", "policy")
     assert device.read("chosen_policy") == 0
     exec(block.text, {"functions": functions})

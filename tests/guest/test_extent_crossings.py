@@ -113,7 +113,9 @@ def _check(m: Mount, fd: int, how: str = "write") -> None:
 
 
 @_HOW
-def test_open_in_cto_ends_the_end_of_before(mountpoint: Path, lower: Path, how: str) -> None:
+def test_read_and_write_after_an_open_in_cto_use_the_new_size(
+    mountpoint: Path, lower: Path, how: str
+) -> None:
     with _file(mountpoint, lower, "cto") as (m, fd, _):
         _cut(m, announced=False)
         other = os.open(m / "f", os.O_RDWR)
@@ -140,7 +142,7 @@ def test_attributes_that_cross_an_open_in_cto_are_not_used(mountpoint: Path) -> 
 @_HOW
 @_MODES
 @pytest.mark.parametrize("case", ["one name", "two names", "no handlers"])
-def test_reply_of_a_write_that_a_cut_has_crossed_is_not_the_end(
+def test_write_that_crosses_a_truncation_does_not_restore_the_old_size(
     mountpoint: Path, lower: Path, mode: str, case: str, how: str
 ) -> None:
     with _file(mountpoint, lower, mode, attach=case != "no handlers") as (m, fd, stack):
@@ -158,7 +160,7 @@ def test_reply_of_a_write_that_a_cut_has_crossed_is_not_the_end(
 
 @_MODES
 @pytest.mark.parametrize("number", [errno.EIO, errno.EINTR], ids=["EIO", "EINTR"])
-def test_truncate_that_fails_after_the_file_was_cut_leaves_no_end(
+def test_truncate_that_fails_after_it_cut_the_file_voids_the_old_size(
     mountpoint: Path, lower: Path, mode: str, number: int
 ) -> None:
     with _file(mountpoint, lower, mode) as (m, fd, stack):
@@ -168,7 +170,7 @@ def test_truncate_that_fails_after_the_file_was_cut_leaves_no_end(
 
 
 @_MODES
-def test_truncating_open_that_fails_after_the_file_was_cut_leaves_no_end(
+def test_truncating_open_that_fails_after_it_cut_the_file_voids_the_old_size(
     mountpoint: Path, lower: Path, mode: str
 ) -> None:
     with _file(mountpoint, lower, mode) as (m, fd, stack):
@@ -179,7 +181,9 @@ def test_truncating_open_that_fails_after_the_file_was_cut_leaves_no_end(
 
 
 @_MODES
-def test_ioctl_that_cuts_the_file_leaves_no_end(mountpoint: Path, lower: Path, mode: str) -> None:
+def test_ioctl_that_truncates_the_file_voids_the_old_size(
+    mountpoint: Path, lower: Path, mode: str
+) -> None:
     with _file(mountpoint, lower, mode, ioctl=(0, 0)) as (m, fd, stack):
         cutting = _waiting(m, stack, "ioctl", "before", fcntl.ioctl, fd, 0x1234)
         _cut(m, announced=False)
@@ -189,7 +193,7 @@ def test_ioctl_that_cuts_the_file_leaves_no_end(mountpoint: Path, lower: Path, m
 
 
 @_MODES
-def test_copy_that_a_cut_has_crossed_leaves_no_end(
+def test_copy_that_crosses_a_truncation_does_not_restore_the_old_size(
     mountpoint: Path, lower: Path, mode: str
 ) -> None:
     with _file(mountpoint, lower, mode) as (m, fd, stack):
@@ -210,7 +214,7 @@ def test_copy_that_a_cut_has_crossed_leaves_no_end(
 @_MODES
 @pytest.mark.parametrize("request_name", ["chmod", "link"])
 @_HOW
-def test_size_in_a_reply_that_a_cut_has_crossed_is_not_the_end(
+def test_size_in_a_reply_that_crosses_a_truncation_is_not_used(
     mountpoint: Path, lower: Path, mode: str, request_name: str, how: str
 ) -> None:
     with _file(mountpoint, lower, mode, declare=("nodeid_per_file",)) as (m, fd, stack):
@@ -228,7 +232,7 @@ def test_size_in_a_reply_that_a_cut_has_crossed_is_not_the_end(
 
 
 @pytest.mark.parametrize("mode", ["ttl", "cto"])
-def test_size_in_an_old_reply_of_a_create_is_not_the_end_for_a_write(
+def test_write_does_not_use_the_size_in_an_old_reply_of_a_create(
     mountpoint: Path, lower: Path, mode: str
 ) -> None:
     options = {"declare": ("nodeid_per_file",), "default_permissions": False}
@@ -241,7 +245,7 @@ def test_size_in_an_old_reply_of_a_create_is_not_the_end_for_a_write(
 
 
 @pytest.mark.parametrize("mode", ["ttl", "exclusive"])
-def test_store_behind_the_end_by_the_daemon_is_not_the_end(
+def test_store_notification_beyond_eof_does_not_extend_the_file(
     mountpoint: Path, lower: Path, mode: str
 ) -> None:
     with _file(mountpoint, lower, mode) as (m, fd, _):
@@ -252,7 +256,7 @@ def test_store_behind_the_end_by_the_daemon_is_not_the_end(
 
 
 @_NO_TIMEOUT
-def test_write_whose_question_fuse_has_dropped_is_in_the_file(
+def test_write_reaches_the_file_if_fuse_drops_the_size_it_asked_for(
     mountpoint: Path, lower: Path, mode: str, timeouts: dict[str, float]
 ) -> None:
     """A direct read that ends during the question makes FUSE drop the answer."""
@@ -275,7 +279,7 @@ def test_write_whose_question_fuse_has_dropped_is_in_the_file(
 
 
 @_NO_TIMEOUT
-def test_read_whose_question_an_append_has_crossed_ends_at_the_end(
+def test_read_whose_getattr_crosses_an_append_ends_at_the_size_before_or_after_it(
     mountpoint: Path, lower: Path, mode: str, timeouts: dict[str, float]
 ) -> None:
     with _file(mountpoint, lower, mode, **timeouts) as (m, fd, stack):
@@ -309,7 +313,7 @@ def _into_map(path: str, fd: int) -> bytes:
         return bytes(buffer[:moved])
 
 
-def test_size_that_a_write_has_asked_for_ends_with_a_notification(
+def test_write_does_not_use_a_size_that_a_notification_has_voided_meanwhile(
     mountpoint: Path, lower: Path
 ) -> None:
     """The file is cut while the write waits for its buffer."""
@@ -343,7 +347,7 @@ def test_bytes_that_truncate_has_cut_off_during_a_read_are_not_cached(
 
 
 @pytest.mark.parametrize("case", ["no handlers", "two names"])
-def test_exclusive_mount_asks_before_each_request_if_no_timeout_tells_the_size(
+def test_exclusive_mount_without_timeouts_sends_getattr_before_each_read_and_write(
     mountpoint: Path, lower: Path, case: str
 ) -> None:
     options = {"entry_timeout": 0.0, "attr_timeout": 0.0, "attach": case != "no handlers"}
@@ -372,7 +376,7 @@ def _lengthened(m: Mount, stack: contextlib.ExitStack, fd: int) -> Call[Any]:
 
 
 @_MODES
-def test_read_does_not_end_where_the_file_ended_before_a_write_in_flight(
+def test_read_during_a_write_that_extends_the_file_does_not_end_at_the_old_size(
     mountpoint: Path, lower: Path, mode: str
 ) -> None:
     with _file(mountpoint, lower, mode) as (m, fd, stack):
@@ -384,7 +388,7 @@ def test_read_does_not_end_where_the_file_ended_before_a_write_in_flight(
 
 
 @_MODES
-def test_map_does_not_end_where_the_file_ended_before_a_write_in_flight(
+def test_map_during_a_write_that_extends_the_file_does_not_end_at_the_old_size(
     mountpoint: Path, lower: Path, mode: str
 ) -> None:
     with _file(mountpoint, lower, mode) as (m, fd, stack):
@@ -396,7 +400,7 @@ def test_map_does_not_end_where_the_file_ended_before_a_write_in_flight(
         assert seen == b"1" * 100
 
 
-def test_size_in_a_reply_that_an_eviction_has_crossed_is_not_the_end(
+def test_size_in_a_reply_that_crosses_an_eviction_is_not_used(
     mountpoint: Path, lower: Path
 ) -> None:
     """FUSE takes the size in the reply of a LOOKUP, but asks for it again before it shows it."""
@@ -432,7 +436,7 @@ def test_size_in_a_reply_that_an_eviction_has_crossed_is_not_the_end(
 
 
 @_MODES
-def test_large_write_within_the_end_is_one_request(
+def test_large_write_within_the_file_is_one_request(
     mountpoint: Path, lower: Path, mode: str
 ) -> None:
     """A WRITE of so many blocks counts as a change of all of the content."""

@@ -76,7 +76,7 @@ _NO_TIMEOUT = pytest.mark.parametrize(
 
 @_NO_TIMEOUT
 @pytest.mark.parametrize("asks", [True, False], ids=["fstat", "no fstat"])
-def test_extent_ends_at_the_end_of_a_file_whose_attributes_have_ended(
+def test_extent_of_a_file_with_expired_attributes_ends_at_the_current_size(
     mountpoint: Path, lower: Path, mode: str, timeouts: dict[str, float], asks: bool
 ) -> None:
     """Another program has made the file shorter, and the daemon has announced nothing."""
@@ -98,7 +98,7 @@ def test_extent_ends_at_the_end_of_a_file_whose_attributes_have_ended(
 
 
 @_NO_TIMEOUT
-def test_requests_of_a_file_whose_attributes_have_ended_go_to_the_extent(
+def test_requests_of_a_file_with_expired_attributes_go_to_the_extent(
     mountpoint: Path, lower: Path, mode: str, timeouts: dict[str, float]
 ) -> None:
     path = backing(lower, fill("d", _LENGTH))
@@ -117,7 +117,7 @@ def test_requests_of_a_file_whose_attributes_have_ended_go_to_the_extent(
 
 @_MODES
 @pytest.mark.parametrize("how", ["buffered", "direct_io", "mapped"])
-def test_requests_within_the_end_go_to_the_extent(
+def test_requests_within_the_size_of_the_file_go_to_the_extent(
     mountpoint: Path, lower: Path, mode: str, how: str
 ) -> None:
     path = backing(lower, fill("d", _LENGTH))
@@ -155,7 +155,7 @@ def test_page_faults_after_a_write_go_to_the_extent(mountpoint: Path, lower: Pat
         assert not asked
 
 
-def test_write_within_the_end_does_not_fail_if_the_daemon_tells_no_size(
+def test_write_within_the_file_succeeds_if_the_daemon_refuses_getattr(
     mountpoint: Path, lower: Path
 ) -> None:
     path = backing(lower, fill("d", _LENGTH))
@@ -172,7 +172,7 @@ def test_write_within_the_end_does_not_fail_if_the_daemon_tells_no_size(
 
 
 @pytest.mark.parametrize("sync", [True, False], ids=["fsync", "no fsync"])
-def test_size_in_an_old_reply_of_a_create_is_not_the_end(
+def test_size_in_an_old_reply_of_a_create_is_not_used(
     mountpoint: Path, lower: Path, sync: bool
 ) -> None:
     """FUSE takes the size in the reply of a CREATE, although truncate(2) came after it."""
@@ -203,7 +203,7 @@ def test_size_in_an_old_reply_of_a_create_is_not_the_end(
 
 @_MODES
 @pytest.mark.parametrize("how", ["read", "map"])
-def test_backing_file_that_ends_before_another_extent_is_not_the_end(
+def test_read_continues_in_the_next_extent_after_the_end_of_a_backing_file(
     mountpoint: Path, lower: Path, mode: str, how: str
 ) -> None:
     """The first extent was mapped to the end of the file, a later one took its tail."""

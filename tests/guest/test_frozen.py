@@ -69,7 +69,7 @@ def _stored(fd: int, path: Path) -> int:
 @pytest.mark.parametrize(
     "call", [splice, sendfile, _written, _stored], ids=["splice", "sendfile", "write", "map"]
 )
-def test_writer_does_not_wait_below_until_the_file_system_there_is_thawed(
+def test_write_does_not_wait_in_the_kernel_for_a_frozen_lower_file_system(
     mountpoint: Path, slow: Path, tmp_path: Path, call: Callable[[int, Path], int], dirty: bool
 ) -> None:
     """With a dirty page in the file, FUSE copies the bytes to pages and sends these."""
@@ -85,7 +85,7 @@ def test_writer_does_not_wait_below_until_the_file_system_there_is_thawed(
 
 
 @pytest.mark.parametrize("call", [splice, _written], ids=["splice", "write"])
-def test_writer_does_not_wait_below_an_overlay(
+def test_write_does_not_wait_in_the_kernel_for_a_frozen_file_system_below_an_overlay(
     mountpoint: Path, slow: Path, tmp_path: Path, call: Callable[[int, Path], int]
 ) -> None:
     with overlaid(slow) as both, mounted(mountpoint, stack_depth=2) as m:
@@ -125,7 +125,7 @@ def _start_write_back(fd: int, length: int) -> None:
     assert ctypes.CDLL(None).sync_file_range(fd, start, size, 2) == 0  # SYNC_FILE_RANGE_WRITE
 
 
-def test_splice_does_not_wait_for_write_back_that_waits_below(
+def test_splice_does_not_wait_for_write_back_to_a_frozen_file_system(
     mountpoint: Path, slow: Path, tmp_path: Path
 ) -> None:
     path = backing(slow, fill("b", 8 * BLOCK))
@@ -148,7 +148,7 @@ def _frozen_and_thawed(point: Path) -> int:
         return 1
 
 
-def test_writers_below_and_above_that_share_a_pipe_do_not_hold_up_each_other_and_a_freeze(
+def test_freeze_succeeds_while_writers_below_and_above_share_a_pipe(
     mountpoint: Path, slow: Path
 ) -> None:
     """A circle: the file's lock, the pipe's lock, and the freeze of the lower file system."""

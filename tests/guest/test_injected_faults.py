@@ -71,7 +71,7 @@ def test_mount_with_a_failing_allocation_leaves_nothing(mountpoint: Path) -> Non
     assert any(attempt.error for attempt in attempts), attempts
 
 
-def test_mount_is_used_after_its_init_met_a_failing_allocation(mountpoint: Path) -> None:
+def test_mount_works_after_an_allocation_for_its_init_failed(mountpoint: Path) -> None:
     devices: list[int] = []
 
     def begin() -> bytes:
@@ -93,7 +93,7 @@ def test_mount_is_used_after_its_init_met_a_failing_allocation(mountpoint: Path)
     unmount(str(mountpoint))
 
 
-def test_attaching_handlers_with_a_failing_allocation(mountpoint: Path) -> None:
+def test_attach_succeeds_or_leaves_no_handlers_whichever_allocation_fails(mountpoint: Path) -> None:
     with mounted(mountpoint, attach=False) as m:
 
         def ended(attachment: bpf.Attachment | None, error: int) -> None:
@@ -187,7 +187,9 @@ def _shows_the_daemons_files(m: Mount) -> None:
 
 
 @pytest.mark.parametrize("name", [*_MAKING, *_USING])
-def test_call_with_a_failing_allocation(mountpoint: Path, name: str) -> None:
+def test_kernel_shows_what_the_daemon_has_whichever_allocation_of_a_call_fails(
+    mountpoint: Path, name: str
+) -> None:
     """The kernel shows what the daemon has, whether the call failed or not."""
     with mounted(mountpoint, consistency="exclusive") as m:
 
@@ -217,7 +219,9 @@ def test_call_with_a_failing_allocation(mountpoint: Path, name: str) -> None:
 # Extents and data
 
 
-def test_mapping_an_extent_with_a_failing_allocation(mountpoint: Path, lower: Path) -> None:
+def test_map_of_an_extent_is_complete_or_changes_nothing_whichever_allocation_fails(
+    mountpoint: Path, lower: Path
+) -> None:
     """An extent in the middle of another one, which it splits."""
     path, other = backing(lower, fill("b", _SIZE)), backing(lower, fill("o", _SIZE), "other")
     with mounted(mountpoint, path="direct") as m:
@@ -252,7 +256,9 @@ def test_mapping_an_extent_with_a_failing_allocation(mountpoint: Path, lower: Pa
             os.close(fd)
 
 
-def test_unmapping_with_a_failing_allocation(mountpoint: Path, lower: Path) -> None:
+def test_unmap_is_complete_or_changes_nothing_whichever_allocation_fails(
+    mountpoint: Path, lower: Path
+) -> None:
     """A hole in the middle of an extent, which is split."""
     path = backing(lower, fill("b", _SIZE))
     with mounted(mountpoint, path="direct") as m:
@@ -297,7 +303,7 @@ _READS: dict[str, Callable[[str], bytes]] = {
 
 @pytest.mark.parametrize("path", ["direct", "cache", "daemon"])
 @pytest.mark.parametrize("name", [*_READS])
-def test_read_with_a_failing_allocation(
+def test_read_returns_right_bytes_or_fails_whichever_allocation_fails(
     mountpoint: Path, lower: Path, name: str, path: str
 ) -> None:
     """The read fails or returns the right bytes, and nothing wrong was learned or kept."""
@@ -343,7 +349,7 @@ _WRITES: dict[str, Callable[[str, bytes], int]] = {
 @pytest.mark.parametrize("flags", [0, FUSE_WRITEBACK_CACHE], ids=["write-through", "write-back"])
 @pytest.mark.parametrize("path", ["direct", "daemon"])
 @pytest.mark.parametrize("name", [*_WRITES])
-def test_write_with_a_failing_allocation(
+def test_write_stores_the_bytes_that_it_counts_whichever_allocation_fails(
     mountpoint: Path, lower: Path, name: str, path: str, flags: int
 ) -> None:
     """All bytes that write(2) has counted are in the file; the other ones are old or new."""
@@ -413,7 +419,9 @@ def test_dirty_pages_are_written_or_fsync_fails(mountpoint: Path, lower: Path) -
 # Channels, and the daemon's own calls
 
 
-def test_channel_with_a_failing_allocation(manual_daemon: ManualDaemon) -> None:
+def test_channel_works_or_is_not_made_whichever_allocation_fails(
+    manual_daemon: ManualDaemon,
+) -> None:
     def ended(channel: Channel | None, error: int) -> None:
         if channel is not None:
             size = manual_daemon.ask(0)
@@ -427,7 +435,9 @@ def test_channel_with_a_failing_allocation(manual_daemon: ManualDaemon) -> None:
     assert any(attempt.error for attempt in attempts), attempts
 
 
-def test_daemons_read_and_write_with_a_failing_allocation(manual_daemon: ManualDaemon) -> None:
+def test_daemon_can_repeat_a_read_or_write_in_which_an_allocation_failed(
+    manual_daemon: ManualDaemon,
+) -> None:
     """What the daemon could not read or answer, it reads or answers when it tries again."""
     requests: list[wire.Request] = []
 
@@ -453,7 +463,7 @@ def test_daemons_read_and_write_with_a_failing_allocation(manual_daemon: ManualD
 # Storage functions
 
 
-def test_device_is_made_and_powered_with_a_failing_allocation() -> None:
+def test_device_is_powered_or_refused_whichever_allocation_fails() -> None:
     csd_device.load()
 
     def begin() -> Device:
@@ -479,7 +489,9 @@ def test_device_is_made_and_powered_with_a_failing_allocation() -> None:
 
 
 @pytest.mark.parametrize("place", [Place.DEVICE, Place.KERNEL])
-def test_storage_function_with_a_failing_allocation(files: Path, place: Place) -> None:
+def test_storage_function_returns_the_right_result_or_fails_whichever_allocation_fails(
+    files: Path, place: Place
+) -> None:
     call, path = Count(b"\x01\n"), files / "data"
     path.write_bytes(noise(_LARGE))
     expected = call.reference(path.read_bytes())

@@ -310,7 +310,7 @@ def test_forced_stat_after_a_read_goes_to_the_daemon(
 
 
 @pytest.mark.parametrize("crosses", [False, True])
-def test_attributes_of_a_statx_end_with_a_change(mountpoint: Path, crosses: bool) -> None:
+def test_attributes_of_a_statx_are_void_after_a_change(mountpoint: Path, crosses: bool) -> None:
     """Without a change they are kept. The STATX is answered before the change, or crosses it."""
     with mounted(
         mountpoint, consistency="exclusive", statx=True, attr_timeout=60.0, ioctl=(0, 0)

@@ -33,7 +33,7 @@ def _seen_size(m: Mount, size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1 << 62, (1 << 63) - 2 * BLOCK, (1 << 63) - BLOCK])
-def test_read_of_a_file_of_almost_the_largest_size(
+def test_read_of_a_file_of_almost_the_largest_size_returns_its_bytes(
     mountpoint: Path, lower: Path, size: int
 ) -> None:
     """The caller's buffer was read, but not written: a store to it faults."""

@@ -23,7 +23,7 @@ from tests.guest.support.file_pages import LONG
 from tests.guest.support.wire import FOPEN_NOFLUSH
 
 
-def test_block_that_ended_at_a_size_that_fuse_still_knew_is_not_the_last_one(
+def test_block_read_up_to_an_outdated_size_is_not_cached_as_the_last_one(
     mountpoint: Path,
 ) -> None:
     """The direct READ got all of its bytes, and ended where FUSE believed the end.
@@ -53,7 +53,7 @@ def test_block_that_ended_at_a_size_that_fuse_still_knew_is_not_the_last_one(
         assert data == fill("d") + b"appended"
 
 
-def test_block_that_ended_a_cut_file_is_not_the_last_one_after_a_write_behind_it(
+def test_last_block_of_a_truncated_file_is_void_after_a_write_behind_it(
     mountpoint: Path,
 ) -> None:
     """FUSE still knows the larger size: the WRITE does not count as one that extends."""
@@ -91,7 +91,7 @@ def _cut_by_another(m: Mount) -> None:
     [_cut_by_another, lambda m: os.truncate(m / "f", 50)],
     ids=["by another program", "truncate"],
 )
-def test_block_that_ended_a_cut_file_is_not_the_last_one_while_a_write_lengthens_it(
+def test_last_block_of_a_truncated_file_is_void_during_a_write_that_extends_it(
     mountpoint: Path, cut: Callable[[Mount], None]
 ) -> None:
     """The WRITE was issued when the file was longer: it does not count as one that extends."""
@@ -126,7 +126,9 @@ def test_block_that_ended_a_cut_file_is_not_the_last_one_while_a_write_lengthens
         assert data == fill("d", 50) + bytes(BLOCK - 50)
 
 
-def test_blocks_of_a_known_file_that_a_create_cut_are_not_read(mountpoint: Path) -> None:
+def test_cached_blocks_of_a_known_file_are_not_read_after_a_create_truncated_it(
+    mountpoint: Path,
+) -> None:
     """Another program gave the file a second name, which the CREATE opens."""
     with mounted(
         mountpoint,

@@ -28,7 +28,9 @@ def _list(m: Mount) -> None:
 
 
 @pytest.mark.parametrize("how", ["lookup", "list", "create"])
-def test_answers_after_a_listing_in_exclusive_mode(mountpoint: Path, how: str) -> None:
+def test_kernel_answers_for_listed_and_created_files_in_exclusive_mode(
+    mountpoint: Path, how: str
+) -> None:
     with mounted(
         mountpoint,
         consistency="exclusive",
@@ -93,7 +95,9 @@ def test_attributes_outlive_the_inode_with_stable_nodeids(mountpoint: Path, how:
 
 
 @pytest.mark.parametrize("how", ["lookup", "list"])
-def test_write_does_not_end_the_last_block_in_exclusive_mode(mountpoint: Path, how: str) -> None:
+def test_write_within_the_file_leaves_the_last_cached_block_valid_in_exclusive_mode(
+    mountpoint: Path, how: str
+) -> None:
     """The size is known: a WRITE within it changes only its own blocks."""
     data = fill("d", _LENGTH - 1000)
     with mounted(

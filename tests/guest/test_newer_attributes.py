@@ -75,7 +75,7 @@ def test_getattr_after_statx_shows_nothing_older(mountpoint: Path) -> None:
         os.close(fd)
 
 
-def test_attributes_without_a_timeout_end_those_that_were_learned(mountpoint: Path) -> None:
+def test_attributes_without_a_timeout_void_the_learned_ones(mountpoint: Path) -> None:
     with mounted(mountpoint, entry_timeout=0.0, attr_timeout=_LONG) as m:
         m.model.create("f", b"old bytes")
         fd = os.open(m / "f", os.O_RDONLY)
@@ -103,7 +103,7 @@ def test_listing_is_not_learned_over_a_later_lookup_of_an_evicted_inode(mountpoi
 
 @pytest.mark.parametrize("mode", ["ttl", "cto"])
 @pytest.mark.parametrize("how", ["lookup", "readdirplus"])
-def test_reply_without_a_timeout_ends_what_was_learned_of_an_evicted_inode(
+def test_reply_without_a_timeout_voids_the_learned_attributes_of_an_evicted_inode(
     mountpoint: Path, mode: str, how: str
 ) -> None:
     """The reply brings the inode back."""
@@ -144,7 +144,7 @@ def test_lookup_of_an_evicted_inode_is_learned_while_another_is_evicted(
 
 @pytest.mark.parametrize("how", ["no timeout", "eviction"])
 @pytest.mark.parametrize("write_back", [False, True], ids=["through", "back"])
-def test_write_behind_the_end_that_a_lookup_has_told_reaches_the_daemon(
+def test_write_beyond_the_size_in_a_lookup_reply_reaches_the_daemon(
     mountpoint: Path, lower: Path, write_back: bool, how: str
 ) -> None:
     """With the old end, it would go into the extent of fixed length, and the file not grow."""
@@ -182,7 +182,7 @@ def test_write_behind_the_end_that_a_lookup_has_told_reaches_the_daemon(
 
 @pytest.mark.parametrize("mode", ["ttl", "cto"])
 @pytest.mark.parametrize("name", ["f", "g"])
-def test_stat_after_a_statx_that_an_answer_of_a_map_has_crossed_shows_nothing_older(
+def test_stat_after_a_statx_that_crossed_an_answer_from_a_map_shows_nothing_older(
     mountpoint: Path, mode: str, name: str
 ) -> None:
     """FUSE takes the old answer, so it drops the newer reply of STATX."""
@@ -227,7 +227,7 @@ def _file_with_one_name_left(m: Mount, flags: int) -> int:
     return fd
 
 
-def test_fstat_after_a_statx_that_tells_of_one_name_shows_nothing_older(mountpoint: Path) -> None:
+def test_fstat_after_a_statx_that_reports_one_name_shows_nothing_older(mountpoint: Path) -> None:
     with mounted(mountpoint, **_SEVERAL_NODEIDS) as m:
         fd = _file_with_one_name_left(m, 0)
         assert birth_stat(fd).st_size == len(_LEFT)
@@ -237,7 +237,7 @@ def test_fstat_after_a_statx_that_tells_of_one_name_shows_nothing_older(mountpoi
 
 
 @pytest.mark.parametrize("crossed", [False, True])
-def test_append_after_a_statx_goes_to_the_end_that_it_has_shown(
+def test_append_after_a_statx_goes_to_the_end_that_the_statx_reported(
     mountpoint: Path, crossed: bool
 ) -> None:
     """Crossed: an answer of a map comes while the STATX is in flight."""
@@ -273,7 +273,7 @@ def test_attributes_of_a_statx_are_learned(mountpoint: Path) -> None:
         os.close(fd)
 
 
-def test_same_attributes_of_an_earlier_request_leave_those_that_were_learned(
+def test_equal_attributes_of_an_earlier_request_leave_the_learned_ones_valid(
     mountpoint: Path,
 ) -> None:
     with mounted(mountpoint, declare=("lazy_atime",), **_TIMEOUTS) as m:
@@ -295,7 +295,7 @@ def test_same_attributes_of_an_earlier_request_leave_those_that_were_learned(
         os.close(fd)
 
 
-def test_fstat_shows_the_attributes_of_an_earlier_request_that_was_answered_last(
+def test_fstat_shows_the_attributes_that_the_daemon_reported_last(
     mountpoint: Path,
 ) -> None:
     with mounted(mountpoint, statx=True, **_TIMEOUTS) as m:
@@ -314,7 +314,7 @@ def test_fstat_shows_the_attributes_of_an_earlier_request_that_was_answered_last
         os.close(fd)
 
 
-def test_write_behind_the_end_of_an_earlier_request_that_was_answered_last_reaches_the_daemon(
+def test_write_beyond_the_size_that_the_daemon_reported_last_reaches_the_daemon(
     mountpoint: Path, lower: Path
 ) -> None:
     path = backing(lower, _DATA)
@@ -339,7 +339,7 @@ def test_write_behind_the_end_of_an_earlier_request_that_was_answered_last_reach
         os.close(fd)
 
 
-def test_append_goes_to_the_end_of_an_earlier_request_that_was_answered_last(
+def test_append_goes_to_the_end_that_the_daemon_reported_last(
     mountpoint: Path,
 ) -> None:
     """All changes come through the mount, by two nodeids of the file."""
@@ -480,7 +480,7 @@ def test_listing_is_not_learned_over_a_later_statx_without_all_attributes(mountp
 
 
 @pytest.mark.usefixtures("reachable")
-def test_right_that_was_given_by_another_nodeid_of_the_file_is_seen(mountpoint: Path) -> None:
+def test_chmod_by_another_nodeid_of_the_file_is_seen(mountpoint: Path) -> None:
     """FUSE asks once more before it refuses. The map would answer what it has of this nodeid."""
     with mounted(mountpoint, **_SEVERAL_NODEIDS) as m:
         m.model.create("f", b"bytes", stat.S_IFREG | 0o600)
@@ -498,7 +498,7 @@ def _open_in(directory: int) -> None:
     os.close(os.open("f", os.O_RDWR, dir_fd=directory))
 
 
-def _list_of_rights_ends(
+def _cached_acl_is_void_after(
     mountpoint: Path,
     opcode: str,
     ask: Callable[[int], Statx],
@@ -537,16 +537,16 @@ def _list_of_rights_ends(
 @pytest.mark.parametrize(
     ("opcode", "ask"), [("getattr", force_stat), ("statx", birth_stat)], ids=["getattr", "statx"]
 )
-def test_list_of_rights_ends_with_a_reply_that_fuse_drops(
+def test_cached_acl_is_void_after_a_reply_that_fuse_drops(
     mountpoint: Path, opcode: str, ask: Callable[[int], Statx], link: bool, write_back: bool
 ) -> None:
     """The list was cached after the request was issued, and changed before it was answered."""
-    _list_of_rights_ends(mountpoint, opcode, ask, write_back=write_back, link=link)
+    _cached_acl_is_void_after(mountpoint, opcode, ask, write_back=write_back, link=link)
 
 
 @pytest.mark.usefixtures("statx_without_blocks")
 @pytest.mark.parametrize("write_back", [False, True], ids=["", "write-back"])
-def test_list_of_rights_ends_with_a_statx_without_all_attributes(
+def test_cached_acl_is_void_after_a_statx_without_all_attributes(
     mountpoint: Path, write_back: bool
 ) -> None:
-    _list_of_rights_ends(mountpoint, "statx", birth_stat, write_back=write_back)
+    _cached_acl_is_void_after(mountpoint, "statx", birth_stat, write_back=write_back)

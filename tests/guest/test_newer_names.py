@@ -30,7 +30,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @pytest.mark.parametrize("mode", ["ttl", "cto"])
-def test_name_does_not_come_back_after_a_lookup_found_it_gone(mountpoint: Path, mode: str) -> None:
+def test_name_that_a_lookup_found_missing_is_not_shown_again(mountpoint: Path, mode: str) -> None:
     """The attributes have expired, and the name is still learned, when the LOOKUP is sent."""
     with mounted(mountpoint, consistency=mode, entry_timeout=_LONG, attr_timeout=1.0) as m:
         m.model.create("f", b"data")
@@ -48,7 +48,7 @@ def test_name_does_not_come_back_after_a_lookup_found_it_gone(mountpoint: Path, 
         os.close(fd)
 
 
-def test_name_in_a_listing_without_a_timeout_ends_the_one_that_was_learned(
+def test_name_in_a_listing_without_a_timeout_voids_the_learned_name(
     mountpoint: Path,
 ) -> None:
     with mounted(mountpoint, entry_timeout=_LONG, attr_timeout=_LONG) as m:
@@ -65,7 +65,7 @@ def test_name_in_a_listing_without_a_timeout_ends_the_one_that_was_learned(
 
 
 @pytest.mark.usefixtures("reachable")
-def test_name_that_another_caller_found_gone_ends_although_nothing_is_learned_any_more(
+def test_name_that_another_caller_found_missing_is_void_also_without_a_learn_handler(
     mountpoint: Path,
 ) -> None:
     """The set of programs was replaced by one that answers from the same maps, but learns not."""
@@ -92,7 +92,7 @@ def test_name_that_another_caller_found_gone_ends_although_nothing_is_learned_an
 @pytest.mark.parametrize(
     "later", [None, b"new", bytes(1000)], ids=["removed", "short", "longer than a map can hold"]
 )
-def test_xattr_that_another_caller_was_shown_ends_the_one_that_was_learned(
+def test_xattr_shown_to_another_caller_voids_the_learned_one(
     mountpoint: Path, later: bytes | None
 ) -> None:
     """Without `default_permissions` an answer is kept for one caller only."""
@@ -115,7 +115,7 @@ def test_xattr_that_another_caller_was_shown_ends_the_one_that_was_learned(
 
 
 @pytest.mark.usefixtures("reachable")
-def test_length_of_an_xattr_that_another_caller_was_told_ends_the_one_that_was_learned(
+def test_xattr_length_shown_to_another_caller_voids_the_learned_xattr(
     mountpoint: Path,
 ) -> None:
     with mounted(
@@ -131,7 +131,7 @@ def test_length_of_an_xattr_that_another_caller_was_told_ends_the_one_that_was_l
 
 
 @pytest.mark.parametrize("what", ["getxattr", "listxattr"])
-def test_xattr_that_crosses_an_ioctl_which_the_daemon_lacks_ends_the_one_that_was_learned(
+def test_xattr_reply_that_crosses_an_unsupported_ioctl_voids_the_learned_xattr(
     mountpoint: Path, what: str
 ) -> None:
     """The ioctl may have changed it, so the newer one is not learned."""
@@ -163,7 +163,7 @@ def test_xattr_that_crosses_an_ioctl_which_the_daemon_lacks_ends_the_one_that_wa
 
 
 @pytest.mark.parametrize("how", ["lookup", "readdirplus"])
-def test_names_that_are_not_learned_end_nothing_else(mountpoint: Path, how: str) -> None:
+def test_names_without_a_timeout_leave_other_values_valid(mountpoint: Path, how: str) -> None:
     """Each would end all values that share a bucket with it. A listing changes the access time."""
     declare = ("stable_nodeids",)
     with mounted(mountpoint, declare=declare, entry_timeout=_LONG, attr_timeout=_LONG) as m:
@@ -186,7 +186,7 @@ def test_names_that_are_not_learned_end_nothing_else(mountpoint: Path, how: str)
 
 @pytest.mark.parametrize("error", [errno.EACCES, errno.EIO])
 @pytest.mark.parametrize("attach", [True, False], ids=["eFuse", "plain"])
-def test_name_that_was_refused_does_not_come_back(
+def test_name_whose_lookup_was_refused_is_not_shown_again(
     mountpoint: Path, attach: bool, error: int
 ) -> None:
     """The name is valid for longer than the attributes, so that a LOOKUP asks for them."""
@@ -211,7 +211,7 @@ def test_name_that_was_refused_does_not_come_back(
 @pytest.mark.usefixtures("reachable")
 @pytest.mark.parametrize("mode", ["ttl", "exclusive"])
 @pytest.mark.parametrize("how", ["length", "long value"])
-def test_xattr_of_a_file_with_several_nodeids_ends_when_a_newer_one_was_shown(
+def test_xattr_of_a_file_with_several_nodeids_is_void_after_a_newer_one_was_shown(
     mountpoint: Path, mode: str, how: str
 ) -> None:
     """The change comes by the other nodeid, also where all changes come through the mount."""

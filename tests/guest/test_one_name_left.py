@@ -84,7 +84,7 @@ def _size_in_model(m: Mount) -> int:
 
 @_TIMEOUTS
 @pytest.mark.parametrize("how", ["read", "write"])
-def test_end_from_before_the_listing_of_a_file_with_one_name_left(
+def test_size_known_before_a_listing_reports_one_name_is_not_used(
     mountpoint: Path, lower: Path, timeouts: dict[str, float], how: str
 ) -> None:
     with _linked(mountpoint, lower, **timeouts) as (m, fd):
@@ -98,7 +98,7 @@ def test_end_from_before_the_listing_of_a_file_with_one_name_left(
 
 
 @pytest.mark.parametrize("how", ["read", "write"])
-def test_end_from_before_attributes_that_cross_a_write(
+def test_size_known_before_attributes_that_cross_a_write_is_not_used(
     mountpoint: Path, lower: Path, how: str
 ) -> None:
     """The WRITE is one of the last block, which no extent covers."""
@@ -125,7 +125,7 @@ def test_end_from_before_attributes_that_cross_a_write(
         assert data == (_LEFT if how == "read" else _LEFT.ljust(5 * BLOCK, b"\0") + b"w" * 100)
 
 
-def test_write_behind_the_end_ends_the_last_block_of_a_file_with_one_name_left(
+def test_write_beyond_eof_voids_the_last_cached_block_of_a_file_with_one_name_left(
     mountpoint: Path,
 ) -> None:
     with mounted(
@@ -155,7 +155,7 @@ def test_write_behind_the_end_ends_the_last_block_of_a_file_with_one_name_left(
         assert seen == again == data
 
 
-def test_blocks_of_before_in_a_file_with_one_name_left(mountpoint: Path) -> None:
+def test_cached_blocks_are_void_when_a_file_has_one_name_left(mountpoint: Path) -> None:
     with mounted(
         mountpoint,
         consistency="exclusive",
@@ -180,7 +180,7 @@ def test_blocks_of_before_in_a_file_with_one_name_left(mountpoint: Path) -> None
 
 
 @pytest.mark.usefixtures("reachable")
-def test_values_and_rights_of_before_in_a_file_with_one_name_left(mountpoint: Path) -> None:
+def test_xattrs_and_grants_are_void_when_a_file_has_one_name_left(mountpoint: Path) -> None:
     with mounted(
         mountpoint,
         consistency="exclusive",
@@ -206,7 +206,7 @@ def test_values_and_rights_of_before_in_a_file_with_one_name_left(mountpoint: Pa
 
 
 @pytest.mark.parametrize("what", ["xattr", "data"])
-def test_link_without_handlers_is_known_when_they_are_attached_again(
+def test_link_made_while_handlers_are_detached_is_known_after_they_are_attached_again(
     mountpoint: Path, what: str
 ) -> None:
     with mounted(

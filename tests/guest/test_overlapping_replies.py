@@ -88,7 +88,7 @@ def test_fstat_after_a_dropped_statx_shows_nothing_older(mountpoint: Path, betwe
 
 @pytest.mark.parametrize("between", ["learned", "untimed"])
 @pytest.mark.parametrize("mode", ["ttl", "cto"])
-def test_write_behind_the_end_that_a_dropped_statx_has_shown_reaches_the_daemon(
+def test_write_beyond_the_size_in_a_dropped_statx_reaches_the_daemon(
     mountpoint: Path, lower: Path, mode: str, between: str
 ) -> None:
     """With the old end, it would go into the extent of fixed length, and the file not grow."""
@@ -103,7 +103,9 @@ def test_write_behind_the_end_that_a_dropped_statx_has_shown_reaches_the_daemon(
         _write_reaches_the_daemon(m, fd)
 
 
-def test_fstat_after_one_during_a_truncation_shows_nothing_older(mountpoint: Path) -> None:
+def test_fstat_after_a_truncation_shows_nothing_older_than_an_fstat_during_it(
+    mountpoint: Path,
+) -> None:
     """FUSE drops what comes during the truncation, and its caller sees it."""
     with mounted(mountpoint, **_LAZY) as m:
         m.model.create("f", b"old bytes")
@@ -125,7 +127,7 @@ def _bucket_of_attributes(nodeid: int) -> int:
     return nodeid * 16 * 0x61C8864680B583EB % (1 << 64) >> 48
 
 
-def test_listing_is_not_learned_after_a_lookup_that_another_file_kept_from_being_learned(
+def test_listing_is_not_learned_over_a_later_lookup_that_was_not_learned(
     mountpoint: Path,
 ) -> None:
     """Both files have the same bucket. The ioctl(2) of the other is in flight, and ends unknown."""
@@ -153,7 +155,7 @@ def test_listing_is_not_learned_after_a_lookup_that_another_file_kept_from_being
         os.close(fd)
 
 
-def test_block_of_a_read_of_before_the_first_attach_is_not_kept(mountpoint: Path) -> None:
+def test_block_of_a_read_issued_before_the_first_attach_is_not_cached(mountpoint: Path) -> None:
     old, new = _DATA[:BLOCK], _DATA[BLOCK : 2 * BLOCK]
     with mounted(mountpoint, attach=False, path="cache", **_LAZY) as m:
         m.model.create("f", old)
@@ -184,7 +186,7 @@ def _listing_crosses_the_first_attach(m: Mount, left: bytes) -> None:
         assert "f" in listing.result()
 
 
-def test_listing_of_before_the_first_attach_is_not_learned(mountpoint: Path) -> None:
+def test_listing_issued_before_the_first_attach_is_not_learned(mountpoint: Path) -> None:
     with mounted(mountpoint, attach=False, **_STABLE) as m:
         m.model.create("f", b"old bytes")
         _listing_crosses_the_first_attach(m, b"new")
@@ -197,7 +199,7 @@ def test_listing_of_before_the_first_attach_is_not_learned(mountpoint: Path) -> 
         assert m.count("lookup", "hits") == hits + 1
 
 
-def test_write_after_a_listing_of_before_the_first_attach_reaches_the_daemon(
+def test_write_after_a_listing_issued_before_the_first_attach_reaches_the_daemon(
     mountpoint: Path, lower: Path
 ) -> None:
     path = backing(lower, _DATA)
@@ -210,7 +212,7 @@ def test_write_after_a_listing_of_before_the_first_attach_reaches_the_daemon(
 
 
 @attach_or_not
-def test_read_sees_a_file_that_has_grown_although_statx_overlaps_all_along(
+def test_read_sees_that_the_file_has_grown_while_statx_calls_overlap(
     mountpoint: Path, attach: bool
 ) -> None:
     """FUSE drops every other reply. The file grows once, and rests."""
@@ -246,7 +248,7 @@ def test_read_sees_a_file_that_has_grown_although_statx_overlaps_all_along(
 
 @attach_or_not
 @pytest.mark.parametrize("opcode", ["lookup", "getattr"])
-def test_sendfile_after_a_statx_that_the_same_attributes_have_crossed_goes_to_the_end(
+def test_sendfile_after_a_statx_that_crossed_equal_attributes_goes_to_the_end(
     mountpoint: Path, tmp_path: Path, attach: bool, opcode: str
 ) -> None:
     """sendfile(2) goes by the size that FUSE has. An answer of a map that FUSE has is no news."""
@@ -315,7 +317,7 @@ def _opened_by_alice(top: int) -> int:
     return 0
 
 
-def test_list_of_rights_ends_when_a_dropped_statx_has_shown_another_ctime(mountpoint: Path) -> None:
+def test_cached_acl_is_void_after_a_dropped_statx_has_shown_another_ctime(mountpoint: Path) -> None:
     """The mask of the list, and so the mode, is the same."""
     name = os.fsencode(ACCESS)
     with mounted(mountpoint, statx=True, generic_flags=FUSE_POSIX_ACL, **_LAZY) as m:

@@ -66,7 +66,7 @@ def test_pages_of_an_unchanged_file_are_kept_over_an_open(
             assert not _reads(m, fill("a"))
 
 
-def test_file_is_kept_without_a_question_where_the_data_cache_would_answer(
+def test_pages_are_kept_without_a_getattr_where_the_data_cache_could_answer(
     mountpoint: Path,
 ) -> None:
     with _file(mountpoint, entry_timeout=600.0, capacity={}) as m:
@@ -77,7 +77,7 @@ def test_file_is_kept_without_a_question_where_the_data_cache_would_answer(
 
 
 @each_mode
-def test_open_of_a_file_without_pages_asks_nothing_more(mountpoint: Path, consistency: str) -> None:
+def test_open_of_a_file_without_pages_sends_no_getattr(mountpoint: Path, consistency: str) -> None:
     with _file(mountpoint, consistency=consistency, entry_timeout=600.0) as m:
         for _ in range(2):
             m.log()
@@ -132,7 +132,7 @@ def test_maps_of_a_kept_file_show_its_data(mountpoint: Path, consistency: str) -
     ],
     ids=["strict", "no timeout", "no handlers", "write-back"],
 )
-def test_pages_are_dropped_where_versions_prove_nothing(
+def test_pages_are_dropped_where_versions_are_not_used(
     mountpoint: Path, without: dict[str, Any]
 ) -> None:
     with _file(mountpoint, **without) as m:
@@ -159,7 +159,9 @@ def test_pages_are_dropped_if_the_daemon_reports_no_times(mountpoint: Path) -> N
 
 
 @each_mode
-def test_change_with_the_times_of_the_last_one_is_seen(mountpoint: Path, consistency: str) -> None:
+def test_change_that_leaves_recent_times_as_they_were_is_seen(
+    mountpoint: Path, consistency: str
+) -> None:
     """Once the file has been known for some time, its pages are kept."""
     with _file(mountpoint, consistency=consistency) as m:
         now_ns = time.time_ns()
@@ -175,7 +177,9 @@ def test_change_with_the_times_of_the_last_one_is_seen(mountpoint: Path, consist
         eventually(lambda: not _reads(m, last))
 
 
-def test_file_with_a_time_to_come_is_kept_once_it_is_known(mountpoint: Path) -> None:
+def test_pages_of_a_file_with_times_in_the_future_are_kept_after_some_time(
+    mountpoint: Path,
+) -> None:
     with _file(mountpoint) as m:
         future_ns = time.time_ns() + 10**9 * 10**6
         m.model.set_times("f", future_ns, future_ns)
@@ -185,7 +189,7 @@ def test_file_with_a_time_to_come_is_kept_once_it_is_known(mountpoint: Path) -> 
         assert _reads(m, fill("b"))
 
 
-def test_clock_that_is_set_back_ends_all_versions(mountpoint: Path) -> None:
+def test_setting_the_clock_back_voids_all_versions(mountpoint: Path) -> None:
     """A later change may get the times of an earlier one."""
     with _file(mountpoint) as m:
         assert _reads(m, fill("a"))
@@ -204,7 +208,7 @@ def test_clock_that_is_set_back_ends_all_versions(mountpoint: Path) -> None:
 
 @each_mode
 @pytest.mark.parametrize("point", ["before", "after"])
-def test_open_shows_a_change_that_came_before_it_asked(
+def test_open_shows_a_change_that_the_daemon_made_before_its_getattr(
     mountpoint: Path, consistency: str, point: str
 ) -> None:
     """A change while the daemon answers the GETATTR of an open is seen by the next open at last."""
@@ -240,7 +244,7 @@ def test_change_during_a_read_is_seen_by_the_next_open(
 
 
 @each_mode
-def test_pages_of_two_versions_are_not_taken_for_one(mountpoint: Path, consistency: str) -> None:
+def test_next_open_drops_pages_of_two_versions(mountpoint: Path, consistency: str) -> None:
     """FUSE keeps the pages when the mtime stays. A later READ brings others of a new version."""
     size = 512 * BLOCK
     with _file(mountpoint, fill("a", size), consistency=consistency) as m:
@@ -257,7 +261,7 @@ def test_pages_of_two_versions_are_not_taken_for_one(mountpoint: Path, consisten
 
 @each_mode
 @pytest.mark.parametrize("capacity", [{}, {"blocks": 0}], ids=["data cache", "pages"])
-def test_handle_of_an_older_file_does_not_bring_the_new_version(
+def test_pages_read_through_an_old_handle_do_not_count_as_the_new_version(
     mountpoint: Path, consistency: str, capacity: dict[str, int]
 ) -> None:
     """As in a daemon that goes by paths, when the file is replaced behind the mount."""
@@ -278,7 +282,7 @@ def test_handle_of_an_older_file_does_not_bring_the_new_version(
 
 
 @each_mode
-def test_page_that_was_written_is_not_taken_for_one_that_was_read(
+def test_next_open_drops_a_written_page_next_to_one_of_a_newer_version(
     mountpoint: Path, consistency: str
 ) -> None:
     size = 512 * BLOCK
@@ -312,7 +316,7 @@ def test_bytes_that_did_not_reach_the_daemon_are_not_kept(mountpoint: Path, stor
         assert read(m / "f") == fill("a")
 
 
-def test_pages_of_before_the_attach_are_not_taken_for_those_of_a_later_read(
+def test_pages_read_before_the_attach_do_not_count_as_a_later_version(
     mountpoint: Path,
 ) -> None:
     size = 512 * BLOCK

@@ -87,7 +87,7 @@ def test_write_behind_the_end_is_shown_after_the_inode_was_forgotten(
 
 @pytest.mark.parametrize("how", ["stat", "force", "after fsync", "list"])
 @_MODES
-def test_write_behind_the_end_after_attributes_came_is_in_the_file(
+def test_write_beyond_eof_is_in_the_file_if_attributes_arrive_before_write_back(
     mountpoint: Path, lower: Path, mode: str, how: str
 ) -> None:
     """Attributes that come while pages are dirty show FUSE's size in place of the daemon's."""
@@ -113,7 +113,7 @@ def test_write_behind_the_end_after_attributes_came_is_in_the_file(
 
 @pytest.mark.parametrize("how", ["read", "map"])
 @_MODES
-def test_hole_before_a_dirty_page_is_zeros_after_attributes_came(
+def test_hole_before_a_dirty_page_reads_as_zeros_if_attributes_arrive_before_write_back(
     mountpoint: Path, lower: Path, mode: str, how: str
 ) -> None:
     path = backing(lower, _END + b"F" * (_LENGTH - len(_END)))
@@ -129,7 +129,7 @@ def test_hole_before_a_dirty_page_is_zeros_after_attributes_came(
 
 
 @_MODES
-def test_write_behind_the_end_that_the_daemon_has_told_of_is_in_the_file(
+def test_write_behind_an_announced_end_is_in_the_file(
     mountpoint: Path, lower: Path, mode: str
 ) -> None:
     """The daemon has cut the file, and has told of it. FUSE keeps its size, and writes pages."""
@@ -215,7 +215,7 @@ def test_extent_to_the_end_of_the_file_takes_all_requests_with_write_back(
 
 @pytest.mark.parametrize("write_back", [False, True], ids=["through", "back"])
 @_MODES
-def test_rest_of_an_extent_to_the_end_takes_reads_and_writes_within_the_file(
+def test_rest_of_a_partly_replaced_extent_takes_reads_and_writes_within_the_file(
     mountpoint: Path, lower: Path, mode: str, write_back: bool
 ) -> None:
     data = fill("d", _LENGTH)

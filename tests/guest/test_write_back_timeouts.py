@@ -83,7 +83,7 @@ _ACCESSES = pytest.mark.parametrize("access", [_write, _read])
 
 @_ACCESSES
 @pytest.mark.parametrize("how", ["statx", "readdirplus"])
-def test_size_ends_with_its_own_timeout(
+def test_size_expires_with_its_own_timeout(
     mountpoint: Path,
     lower: Path,
     how: str,
@@ -99,7 +99,7 @@ def test_size_ends_with_its_own_timeout(
 
 @_ACCESSES
 @pytest.mark.parametrize("how", ["statx", "readdirplus"])
-def test_size_of_a_file_with_two_names_ends_with_its_own_timeout(
+def test_size_of_a_file_with_two_names_expires_with_its_own_timeout(
     mountpoint: Path,
     lower: Path,
     how: str,
@@ -126,7 +126,7 @@ def _after_its_timeout(m: Mount, fd: int, how: str) -> None:
 
 
 @_ACCESSES
-def test_size_that_statx_has_ended_is_not_answered_by_a_map(
+def test_size_that_a_statx_has_voided_is_not_answered_from_a_map(
     mountpoint: Path, lower: Path, access: Callable[[Mount, int], None]
 ) -> None:
     """The attributes that the kernel learned before still have a timeout."""
@@ -139,7 +139,9 @@ def test_size_that_statx_has_ended_is_not_answered_by_a_map(
 
 
 @pytest.mark.parametrize("how", ["statx", "readdirplus"])
-def test_size_that_other_attributes_confirm_counts(mountpoint: Path, lower: Path, how: str) -> None:
+def test_read_goes_to_the_extent_after_statx_or_a_listing_confirms_the_size(
+    mountpoint: Path, lower: Path, how: str
+) -> None:
     with _file(mountpoint, lower, "ttl", _LONG_S) as (m, fd):
         _extent_is_used(m, fd, _LEFT)
         assert os.pwrite(fd, _NEW, 0) == len(_NEW)
@@ -156,7 +158,7 @@ def test_size_that_other_attributes_confirm_counts(mountpoint: Path, lower: Path
 
 @_ACCESSES
 @pytest.mark.parametrize("mode", ["ttl", "cto"])
-def test_reply_that_fuse_drops_does_not_bring_an_older_size(
+def test_dropped_reply_does_not_restore_an_older_size(
     mountpoint: Path, lower: Path, mode: str, access: Callable[[Mount, int], None]
 ) -> None:
     """A reply to GETATTR arrives after that of a later GETATTR."""
@@ -169,7 +171,7 @@ def test_reply_that_fuse_drops_does_not_bring_an_older_size(
 
 
 @_ACCESSES
-def test_reply_that_fuse_drops_does_not_bring_an_older_size_of_a_file_with_two_names(
+def test_dropped_reply_does_not_restore_an_older_size_of_a_file_with_two_names(
     mountpoint: Path, lower: Path, access: Callable[[Mount, int], None]
 ) -> None:
     """All changes come through this mount."""

@@ -12,7 +12,7 @@ from tests.zoo.run import both
 
 
 @pytest.mark.parametrize("name", ["bindfs", "squashfuse", "gocryptfs"])
-def test_daemon_shows_the_same_on_efuse(name: str, tmp_path: Path) -> None:
+def test_daemon_shows_the_same_on_efuse_as_on_plain_fuse(name: str, tmp_path: Path) -> None:
     (daemon,) = (each for each in DAEMONS if each.program == name)
     plain, ours = both(daemon, tmp_path)
     assert ours.seen == plain.seen

@@ -67,7 +67,9 @@ _PREPARED: dict[str, Callable[[World, Path], None]] = {
 
 
 @pytest.mark.parametrize("document", _RUNS)
-def test_transcripts_are_true(document: str, world: World, tmp_path: Path) -> None:
+def test_commands_of_the_documents_print_what_they_show(
+    document: str, world: World, tmp_path: Path
+) -> None:
     if document in _PREPARED:
         _PREPARED[document](world, tmp_path)
     for block in _RUNS[document]:

@@ -112,7 +112,7 @@ def test_kernel_is_told_of_a_new_mount_without_any_request(
 
 
 @pytest.mark.parametrize("failures", [1, 2])
-def test_kernel_is_told_later_of_a_mount_that_has_come_if_that_fails_at_first(
+def test_kernel_is_told_of_a_new_mount_by_a_retry_if_the_first_attempt_fails(
     source: Path, mount: Callable[..., None], failures: int
 ) -> None:
     """The kernel reports a change of the table once, and in exclusive mode asks for nothing."""

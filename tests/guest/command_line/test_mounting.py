@@ -67,7 +67,7 @@ def _answers(mountpoint: Path) -> Connection:
 
 @pytest.mark.usefixtures("helper")
 @pytest.mark.parametrize("how", ["fstab", "type"])
-def test_mount_by_mount_8(
+def test_mount_8_mounts_with_the_given_options(
     how: str, source: Path, mountpoint: Path, tmp_path: Path, eventually: Callable[..., object]
 ) -> None:
     options = "consistency=exclusive,allow_other"
@@ -98,7 +98,7 @@ def test_mount_in_the_background_ended_by_a_signal_loses_nothing(
     assert (source / "late").read_bytes() == data
 
 
-def test_daemon_in_the_foreground_ended_by_a_signal(
+def test_signal_to_efuse_run_in_the_foreground_unmounts(
     source: Path, mountpoint: Path, eventually: Callable[..., object]
 ) -> None:
     daemon = ["bindfs", "-f", "-o", "entry_timeout=3600,attr_timeout=3600", source, mountpoint]
@@ -185,7 +185,7 @@ def test_signal_ends_a_mount_whose_handler_does_not_return(
     assert connections() == before
 
 
-def test_mount_prints_what_overridden_handlers_end(
+def test_mount_prints_the_shortcuts_that_overridden_handlers_disable(
     source: Path, mountpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "rule.py").write_text(
