@@ -79,7 +79,7 @@ def measured(system: str, values: tuple[float, ...]) -> Result:
     return replace(same, measures={"latency_p99": series})
 
 
-def test_measures_have_tables_of_their_own() -> None:
+def test_measures_are_printed_in_separate_tables() -> None:
     results = (measured("fuse", (10.0, 12.0)), measured("efuse", (5.0, 4.0)))
     made = Report({}, "6.12", {}, {}, (FUSE, *results), ratios(results))
     out = io.StringIO()

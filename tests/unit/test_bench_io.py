@@ -37,7 +37,7 @@ def half(iops: float = 0.0, bandwidth: float = 0.0) -> dict[str, float]:
     return {"iops": iops, "bw_bytes": bandwidth}
 
 
-def test_rates_add_reads_and_writes_behind_a_note() -> None:
+def test_rates_add_reads_and_writes_after_a_note_of_fio() -> None:
     job = {"error": 0, "read": half(70.0, 7 << 20), "write": half(30.0, 3 << 20)}
     text = "fio: multiple writers may overwrite blocks\n" + json.dumps({"jobs": [job]})
     assert rates(text) == Rates(iops=100.0, mib_s=10.0)
@@ -50,7 +50,7 @@ def test_rates_of_a_failed_job_fails() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "fio: no", "{", "{}", '{"jobs": [{}]}', '{"jobs": 3}'])
-def test_rates_of_something_else_fails(text: str) -> None:
+def test_fio_output_without_rates_fails(text: str) -> None:
     with pytest.raises(EfuseError, match="cannot be read"):
         rates(text)
 

@@ -102,12 +102,12 @@ def test_numbers_have_four_digits(value: float, text: str) -> None:
     assert number(value) == text
 
 
-def test_ratios_have_three_digits_and_shares_one_behind_the_point() -> None:
+def test_ratios_have_three_digits_and_shares_one_decimal() -> None:
     assert (times(2.4791), times(0.7), times(12345.0)) == ("2.48", "0.7", "12 340")
     assert (share(1, 3), share(1, 0)) == ("33.3 %", "")
 
 
-def test_results_are_those_of_the_json() -> None:
+def test_result_table_equals_the_json() -> None:
     report = read()
     grid = result_grid(report)
     for row, one in zip(grid.rows, report["results"], strict=True):
@@ -118,7 +118,7 @@ def test_results_are_those_of_the_json() -> None:
         assert cells["true"] == "yes"
 
 
-def test_ratios_are_those_of_the_json() -> None:
+def test_ratio_table_equals_the_json() -> None:
     report = read()
     wanted = {
         (r["workload"], r["over"]): [r["median"], r["min"], r["max"]]
@@ -138,7 +138,7 @@ def test_another_system_is_shown_if_efuse_is_not_there() -> None:
     assert subject(made(fuse)) is None
 
 
-def test_scale_is_by_threads() -> None:
+def test_scale_has_a_point_for_each_number_of_threads() -> None:
     found = points(data_report())
     assert [(p.threads, p.system, p.value, p.p99_us) for p in found] == [
         (1, "fuse", 1000.0, 50.0),
@@ -151,7 +151,7 @@ def test_scale_is_by_threads() -> None:
     )
 
 
-def test_counters_are_round_by_round() -> None:
+def test_counter_tables_have_a_row_for_each_round() -> None:
     found = named(data_report())
     assert found["paths"].grid.headers[-2:] == ("direct", "daemon")
     assert found["paths"].grid.rows == [
@@ -161,7 +161,7 @@ def test_counters_are_round_by_round() -> None:
     assert found["hits"].grid.rows[0] == ("t1", "efuse", "1", "80", "40", "50.0 %")
 
 
-def test_counters_of_a_report_without_rounds_are_those_of_all() -> None:
+def test_counters_of_a_report_without_rounds_are_of_all_rounds_together() -> None:
     report = read()
     found = counts(report)
     assert {count.round for count in found} == {"all"}
@@ -170,7 +170,7 @@ def test_counters_of_a_report_without_rounds_are_those_of_all() -> None:
         assert count.requests == kernel[f"{count.workload} {count.system}"]["requests"]
 
 
-def test_measures_have_the_ratio_of_efuse() -> None:
+def test_measure_table_has_the_ratios_of_efuse() -> None:
     report = made(scaled(1, "fuse", 10.0, 40.0), scaled(1, "efuse", 10.0, 20.0))
     assert measure_grid(report).rows == [
         ("scale-stat-1", "fuse", "latency p99", "40", "us", "2 (2-2)"),
@@ -191,7 +191,7 @@ def test_heading_names_machine_kernel_and_settings() -> None:
 
 
 @pytest.mark.parametrize("report", [read(), storage(), data_report()], ids=["read", "csd", "made"])
-def test_figures_are_pictures(report: dict[str, Any], tmp_path: Path) -> None:
+def test_figures_are_written_as_png(report: dict[str, Any], tmp_path: Path) -> None:
     for section in sections(report):
         write_png(section.draw, tmp_path / "figure.png")
         assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG"), section.name
@@ -438,7 +438,7 @@ def test_report_prints_markdown_without_options(capsys: pytest.CaptureFixture[st
     "text",
     ["", "[]", "{}", '{"results": [{}]}', '{"results": 1}', '{"results": [], "machine": 3}'],
 )
-def test_report_of_something_else_fails(
+def test_report_of_a_file_that_is_no_report_fails(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "x.json").write_text(text)
@@ -458,7 +458,7 @@ def test_report_that_cannot_be_written_fails(
     assert "cannot be written: No such file or directory (ENOENT)" in capsys.readouterr().err
 
 
-def test_a_report_of_an_older_version_is_complete() -> None:
+def test_report_of_an_older_version_gets_the_fields_that_it_lacks() -> None:
     old = json.loads(json.dumps(read()))
     for one in old["results"]:
         for name in ("paths", "channels", "measures", "rounds_counters"):

@@ -263,7 +263,7 @@ def test_transport_of_a_daemon_is_told_by_its_descriptors(monkeypatch: pytest.Mo
     assert misused(RING, _Device(1, 0, 1)) == "the daemon has 1 rings"
 
 
-def test_programs_are_only_where_they_are_measured() -> None:
+def test_program_set_other_than_that_of_the_transport_is_noticed() -> None:
     assert mistaken("efuse", "none") == mistaken("efuse-bpf", "least_loaded") == ""
     assert "not least_loaded" in mistaken("efuse-bpf", "none")
     assert "not none" in mistaken("efuse-own", "least_loaded")

@@ -18,7 +18,7 @@ from efuse.errors import EfuseError, UsageError
 MIB = 1 << 20
 
 
-def test_storage_workloads_stand_alone() -> None:
+def test_storage_workloads_with_others_fail() -> None:
     assert is_storage(("scan", "lookup"))
     assert not is_storage(("stat",))
     with pytest.raises(UsageError, match="scan cannot be measured together with others"):
@@ -52,7 +52,7 @@ def test_sizes_grow_with_the_scale() -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
-def test_lookups_by_pread(depth: int, tmp_path: Path) -> None:
+def test_lookups_by_pread_find_all_values(depth: int, tmp_path: Path) -> None:
     items = tree(depth)
     # The header, and the nodes of each level.
     assert write_tree(tmp_path / "tree", depth) == 1 + sum(FANOUT**n for n in range(depth))
@@ -109,6 +109,6 @@ def test_table_compares_with_the_better_place(report: dict[str, Any]) -> None:
     assert len(rest) == 2
 
 
-def test_plot_is_a_picture(report: dict[str, Any], tmp_path: Path) -> None:
+def test_plot_is_written_as_png(report: dict[str, Any], tmp_path: Path) -> None:
     plot(report, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")

@@ -12,12 +12,12 @@ from efuse.bpf.spec import Line, ProgramSpec
 from efuse.bpf.verifier import explain
 
 
-def test_members_are_those_of_the_struct() -> None:
+def test_members_equal_those_of_the_kernels_struct() -> None:
     header = (locations.data("kernel_patches") / "src" / "efuse_ops.h").read_text()
     assert tuple(re.findall(r"\(\*(\w+)\)\(", header)) == MEMBERS
 
 
-def test_kfuncs_are_those_of_the_kernel() -> None:
+def test_declared_kfuncs_equal_those_of_the_kernel() -> None:
     kernel = (locations.data("kernel_patches") / "src" / "kfuncs.h").read_text()
     declared = (locations.data("bpf_programs") / "include" / "efuse.bpf.h").read_text()
     kfuncs = re.findall(r"^(?:const )?\w+ \*?(efuse_\w+)\(struct", kernel, re.MULTILINE)
@@ -52,7 +52,7 @@ def test_explain_finds_reason_and_line() -> None:
     )
 
 
-def test_explain_of_a_register() -> None:
+def test_explain_finds_a_reason_that_begins_with_a_register() -> None:
     log = (
         "2: (79) r1 = *(u64 *)(r6 +0)\n"
         "func 'sent' arg0 has btf_id 50929 type STRUCT 'fuse_req'\n"
@@ -75,17 +75,17 @@ REPORT = (
 )
 
 
-def test_explain_of_a_log_with_a_report() -> None:
+def test_explain_prefers_the_reason_before_a_report() -> None:
     trace = "3: (85) call efuse_reply_flush#128315\n"
     why = "calling kernel function efuse_reply_flush is not allowed"
     assert explain(f"{trace}{why}\n{REPORT}", PROGRAM) == (why, Line(2, "deny.c", 5))
 
 
-def test_explain_of_a_log_that_gives_the_reason_in_its_report_alone() -> None:
+def test_explain_finds_a_reason_that_only_the_report_has() -> None:
     why, where = explain("3: (85) call efuse_reply_flush#128315\n" + REPORT, PROGRAM)
     assert why == "The kfunc efuse_reply_flush is not allowed: this program cannot call the kfunc."
     assert where == PROGRAM.line_of(3)
 
 
-def test_explain_of_an_empty_log() -> None:
+def test_explain_of_an_empty_log_is_empty() -> None:
     assert explain("", PROGRAM) == ("", None)

@@ -37,7 +37,7 @@ def instructions(code: bytes) -> list[tuple[int, int, int, int, int]]:
     ]
 
 
-def test_spec_json_round_trip() -> None:
+def test_spec_survives_json() -> None:
     assert Spec.from_json(spec().to_json()) == spec()
 
 
@@ -75,7 +75,7 @@ def test_line_of_instruction_is_the_last_before_it() -> None:
     assert program.line_of(3) == Line(2, "deny.c", 6)
 
 
-def test_compose_of_one_loads_its_argument() -> None:
+def test_composed_program_of_one_handler_loads_its_argument() -> None:
     program = compose(None, [spec()]).programs["lookup"]
     assert instructions(program.code)[0] == (0x79, 1, 1, 0, 0)
     assert program.code[8:] == MAP + CALL + EXIT
@@ -83,12 +83,12 @@ def test_compose_of_one_loads_its_argument() -> None:
     assert [line.index for line in program.lines] == [1, 3]
 
 
-def test_compose_of_reply_keeps_the_context() -> None:
+def test_composed_reply_handler_gets_the_whole_context() -> None:
     program = compose(None, [spec("reply")]).programs["reply"]
     assert program.code == MAP + CALL + EXIT
 
 
-def test_compose_of_two_calls_the_own_first() -> None:
+def test_composed_program_calls_the_own_handler_before_the_builtin_one() -> None:
     base = spec("lookup", "entries", MAP + CALL + MOVE_0 + EXIT)
     program = compose(base, [spec()]).programs["lookup"]
     head = instructions(program.code[: 7 * 8])
@@ -100,7 +100,7 @@ def test_compose_of_two_calls_the_own_first() -> None:
     assert [r.name for r in program.references if r.kind == "map"] == ["denied", "entries"]
 
 
-def test_compose_keeps_names_apart() -> None:
+def test_maps_of_one_name_in_composed_programs_are_renamed() -> None:
     base = spec("getattr", "attrs")
     own = [spec("lookup", "attrs"), spec("open", "counts"), spec("write", "counts")]
     composed = compose(base, own)

@@ -72,7 +72,7 @@ CASES: list[tuple[Any, bytes, bytes, Any, bytes]] = [
 
 
 @pytest.mark.parametrize(("key", "key_raw", "seed", "value", "body"), CASES)
-def test_encode_is_as_written_by_hand(
+def test_encoded_keys_and_values_equal_bytes_written_by_hand(
     key: Any, key_raw: bytes, seed: bytes, value: Any, body: bytes
 ) -> None:
     assert key.encode() == key_raw
@@ -106,18 +106,18 @@ ATTRIBUTES_BODY = bytes.fromhex(
 )
 
 
-def test_attributes_encode_is_as_written_by_hand() -> None:
+def test_encoded_attributes_equal_bytes_written_by_hand() -> None:
     seed = bytes.fromhex("0200000000000000")
     assert ATTRIBUTES.encode(seed) == sealed(seed, ATTRIBUTES_BODY)
     assert Attributes.decode(sealed(seed, ATTRIBUTES_BODY), seed) == ATTRIBUTES
 
 
-def test_attributes_before_1970_round_trip() -> None:
+def test_attributes_before_1970_survive_encoding() -> None:
     attributes = Attributes(st_ino=1, st_mode=0, st_mtime_ns=-1)
     assert Attributes.decode(attributes.encode(b""), b"").st_mtime_ns == -1
 
 
-def test_attributes_from_stat_round_trip() -> None:
+def test_attributes_from_stat_survive_encoding() -> None:
     stat = os.stat(__file__)
     attributes = Attributes.from_stat(stat)
     decoded = Attributes.decode(attributes.encode(b"x"), b"x")
@@ -125,7 +125,7 @@ def test_attributes_from_stat_round_trip() -> None:
         assert getattr(decoded, field) == getattr(stat, field)
 
 
-def test_volume_encode_is_as_written_by_hand() -> None:
+def test_encoded_volume_equals_bytes_written_by_hand() -> None:
     volume = Volume(1, 2, 3, 4, 5, 6, 7, 8, STAMP)
     seed = bytes.fromhex("0100000000000000")
     body = bytes.fromhex(
@@ -150,13 +150,13 @@ def test_decode_under_another_name_fails() -> None:
         Entry.decode(raw, EntryKey(1, b"b").seed())
 
 
-def test_blob_bytes_behind_its_length_do_not_count() -> None:
+def test_blob_bytes_behind_its_length_are_ignored() -> None:
     raw = bytearray(XattrValue(b"abc").encode(b""))
     raw[-1] = 0xFF
     assert XattrValue.decode(bytes(raw), b"").data == b"abc"
 
 
-def test_name_of_255_bytes_round_trips() -> None:
+def test_name_of_255_bytes_survives_encoding() -> None:
     key = EntryKey(1, bytes(range(1, 256)))
     assert EntryKey.decode(key.encode()) == key
 

@@ -19,7 +19,7 @@ def sysfs(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_offsets_of_the_kernel(sysfs: Path) -> None:
+def test_offsets_are_found_in_the_types_of_the_kernel(sysfs: Path) -> None:
     with KernelTypes(sysfs=sysfs) as types:
         assert types.module is None
         assert types.size("fuse_req") == 32
@@ -28,14 +28,14 @@ def test_offsets_of_the_kernel(sysfs: Path) -> None:
         assert types.offset("fuse_req", "folios") == 24
 
 
-def test_bit_field(sysfs: Path) -> None:
+def test_bit_field_has_a_bit_offset_and_no_byte_offset(sysfs: Path) -> None:
     with KernelTypes(sysfs=sysfs) as types:
         assert types.bit_offset("fuse_args", "force") == 5
         with pytest.raises(ValueError, match="force does not begin at a byte"):
             types.offset("fuse_args", "force")
 
 
-def test_module_goes_before_the_kernel(sysfs: Path) -> None:
+def test_types_of_the_module_are_preferred_to_those_of_the_kernel(sysfs: Path) -> None:
     with KernelTypes("efuse", sysfs=sysfs) as types:
         assert types.module == "efuse"
         assert types.size("fuse_req") == 48
@@ -47,7 +47,7 @@ def test_module_goes_before_the_kernel(sysfs: Path) -> None:
         assert not types.is_own(Hook("fentry", "fuse_request_end").type_id(types))
 
 
-def test_module_that_is_built_in(sysfs: Path) -> None:
+def test_types_of_a_builtin_module_are_those_of_the_kernel(sysfs: Path) -> None:
     with KernelTypes("fuse", sysfs=sysfs) as types:
         assert types.module is None
         assert types.offset("fuse_req", "args") == 8
@@ -83,7 +83,7 @@ def test_kernel_without_btf_fails(tmp_path: Path) -> None:
         KernelTypes(sysfs=tmp_path)
 
 
-def test_own_types_are_not_those_of_the_kernel(sysfs: Path) -> None:
+def test_own_types_are_found_only_in_the_module(sysfs: Path) -> None:
     with KernelTypes("efuse", load="efuse module load", sysfs=sysfs) as types:
         assert types.is_own(types.own_struct("fuse_req"))
         assert types.is_own(types.own_function("efuse_req_uid"))

@@ -63,7 +63,9 @@ def values(items: list[CompletionItem]) -> list[str]:
 # Devices
 
 
-def test_create_with_a_profile(configfs: FakeConfigfs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_create_with_a_profile_and_settings_makes_a_device(
+    configfs: FakeConfigfs, capsys: pytest.CaptureFixture[str]
+) -> None:
     options = ("--size", "64M", "--profile", "slow-link", "--set", "cores=8")
     assert efuse(capsys, "csd", "create", "one", *options) == ("/dev/csd0\n", "")
     configfs.busy["one"] = []
@@ -73,7 +75,7 @@ def test_create_with_a_profile(configfs: FakeConfigfs, capsys: pytest.CaptureFix
     assert {name: found["attributes"][name] for name in wanted} == wanted
 
 
-def test_list(configfs: FakeConfigfs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_shows_each_device(configfs: FakeConfigfs, capsys: pytest.CaptureFixture[str]) -> None:
     assert efuse(capsys, "csd", "list") == ("there are no devices\n", "")
     efuse(capsys, "csd", "create", "one")
     efuse(capsys, "csd", "create", "two", "--set", "power=0")
@@ -85,7 +87,9 @@ def test_list(configfs: FakeConfigfs, capsys: pytest.CaptureFixture[str]) -> Non
     ]
 
 
-def test_set_and_remove(configfs: FakeConfigfs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_set_and_remove_change_a_device_or_report_why_not(
+    configfs: FakeConfigfs, capsys: pytest.CaptureFixture[str]
+) -> None:
     efuse(capsys, "csd", "create", "one")
     assert efuse(capsys, "csd", "set", "one", "model=1", "depth=8", status=1)[1].splitlines() == [
         "efuse: cannot set depth of the device one: it is fixed while the device has power (EBUSY)",
@@ -122,13 +126,15 @@ def test_invalid_arguments_of_csd_fail(
     assert list(configfs.root.iterdir()) == []
 
 
-def test_attributes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_attributes_lists_all_attributes(capsys: pytest.CaptureFixture[str]) -> None:
     listed = json.loads(efuse(capsys, "csd", "attributes", "--json")[0])
     assert [each["name"] for each in listed] == list(ATTRIBUTES)
     assert "value" not in listed[0]
 
 
-def test_completion(configfs: FakeConfigfs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_and_attributes_are_completed(
+    configfs: FakeConfigfs, capsys: pytest.CaptureFixture[str]
+) -> None:
     efuse(capsys, "csd", "create", "one")
     assert values(completions("csd", "remove", "o")) == ["one"]
     assert values(completions("csd", "set", "one", "media_u")) == ["media_units="]
@@ -146,7 +152,7 @@ def test_completion(configfs: FakeConfigfs, capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)
-def test_help_has_an_example_that_parses(
+def test_help_of_each_function_has_an_example_that_runs(
     command: Any, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, _ = efuse(capsys, "csd", "run", command.name, "--help")
@@ -158,11 +164,11 @@ def test_help_has_an_example_that_parses(
 
 
 @pytest.mark.parametrize("verb", ["create", "list", "set", "remove", "attributes", "functions"])
-def test_help_has_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_each_verb_has_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert f"\n  efuse csd {verb}" in efuse(capsys, "csd", verb, "--help")[0]
 
 
-def test_run_says_the_way(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_reports_where_the_function_ran(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, err = efuse(capsys, "csd", "run", "count", "--pattern", "error", file)
     assert out == f"lines    1500\nmatches  1000\nsize     {len(TEXT)}\n"
     assert err == "count: 3 blocks in this process: csd.ko is not loaded\n"
@@ -170,7 +176,7 @@ def test_run_says_the_way(file: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert err == "count: 3 blocks in this process: it was requested\n"
 
 
-def test_run_json(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_json_has_the_documented_fields(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, err = efuse(capsys, "csd", "run", "count", "--pattern", "error", file, "--json")
     assert err == ""
     assert json.loads(out) == {
@@ -183,7 +189,7 @@ def test_run_json(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     }
 
 
-def test_run_over_records(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_aggregate_over_records_is_printed(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_bytes(bytes(range(256)))
     options = ("--record", "8", "--field", "0:1u", "--where", "0:1u=8..")
     out, _ = efuse(capsys, "csd", "run", "aggregate", *options, file, "--json")
@@ -210,7 +216,9 @@ def test_run_over_records(file: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert out == "below  1\n0      16\nabove  15\n"
 
 
-def test_run_in_a_tree(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_btree_functions_print_the_values_they_find(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file.write_bytes(build(ITEMS))
     found = {str(key): value.hex() for key, value in ITEMS}
     out, err = efuse(capsys, "csd", "run", "btree_lookup", "4000", file)
@@ -229,7 +237,7 @@ def test_run_in_a_tree(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert out.splitlines()[0] == "count  399"
 
 
-def test_run_grep(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_grep_prints_the_matching_lines(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, err = efuse(capsys, "csd", "run", "grep", "--pattern", "no error", file)
     assert out == "no error\n" * 500
     assert err == "grep: 3 blocks in this process: csd.ko is not loaded\n"
@@ -308,7 +316,7 @@ def test_progress_is_shown_on_a_terminal(
             assert err.endswith("crc32c: 3 blocks in this process: csd.ko is not loaded\n")
 
 
-def test_interrupt_is_130(
+def test_interrupted_run_exits_with_130(
     file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object) -> None:
@@ -330,7 +338,7 @@ def test_functions_lists_all_shipped_functions(
     assert [each["usage"] for each in count["arguments"]] == ["[--pattern TEXT]"]
 
 
-def test_run_takes_the_functions_options() -> None:
+def test_options_of_functions_do_not_clash_with_those_of_run() -> None:
     for command in COMMANDS.values():
         assert not {option.name for option in command.options} & {
             "file",

@@ -25,7 +25,7 @@ def test_help_lists_every_noun() -> None:
         assert f"\n  {noun} " in result.stdout
 
 
-def test_version() -> None:
+def test_version_option_prints_the_version() -> None:
     assert _run("--version").stdout.strip() == f"efuse, version {efuse.__version__}"
 
 

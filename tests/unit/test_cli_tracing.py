@@ -107,7 +107,9 @@ def test_trace_ends_after_its_count(watch: Recorded) -> None:
         (["--pid", "77", "--name", "gone"], ["gone = ENOENT"]),
     ],
 )
-def test_trace_filters(watch: Recorded, words: list[str], wanted: list[str]) -> None:
+def test_trace_prints_only_the_chosen_requests(
+    watch: Recorded, words: list[str], wanted: list[str]
+) -> None:
     result = run(trace, *words, "--count", str(len(wanted)))
     assert (result.exit_code, about(result)) == (0, wanted)
 
@@ -206,7 +208,7 @@ def test_advise_prints_the_time_that_handlers_would_save(watch: Recorded) -> Non
     assert watch.closed
 
 
-def test_advise_json(watch: Recorded) -> None:
+def test_advise_json_has_the_requests_of_the_mount(watch: Recorded) -> None:
     found = json.loads(advice(watch, [getattr_(), getattr_()], "--json").stdout)
     assert (found["mount"], found["kind"]) == ("/mnt/a", "fuse")
     assert found["opcodes"]["getattr"]["requests"] == 2

@@ -63,7 +63,9 @@ def test_stat_of_a_mount_shows_its_opcodes(
     assert row.split() == ["lookup", "4", "3", "75.0%", "0", "1", "0", "stale", "1"]
 
 
-def test_stat_json_is_the_sample(sysfs: FakeSysfs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stat_json_has_the_counters_of_the_sample(
+    sysfs: FakeSysfs, capsys: pytest.CaptureFixture[str]
+) -> None:
     sysfs.add(41, "/mnt/a")
     sysfs.count(41, "lookup", requests=4, hits=3, daemon=1, miss=1)
     code, out, _ = efuse(capsys, "stat", "41", "--json")
@@ -136,7 +138,9 @@ def test_stat_without_mounts_prints_a_message(
     assert efuse(capsys, "stat") == (0, "no FUSE file system is mounted\n", "")
 
 
-def test_stat_elsewhere_fails(sysfs: FakeSysfs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stat_of_a_path_outside_fuse_fails(
+    sysfs: FakeSysfs, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, out, err = efuse(capsys, "stat", "/")
     assert (code, out) == (1, "")
     assert err.splitlines()[0] == (
@@ -453,7 +457,7 @@ def test_stat_of_a_mount_shows_no_devices(
     assert json.loads(efuse(capsys, "stat", "41", "--json")[1])["devices"] == []
 
 
-def test_without_devices_there_is_no_table_of_them(
+def test_stat_without_devices_has_no_table_of_them(
     sysfs: FakeSysfs, configfs: FakeConfigfs, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sysfs.add(41, "/mnt/a")
@@ -482,7 +486,7 @@ def test_devices_are_shown_without_mounts_and_without_their_module(
     assert lines[3].split()[:2] == ["one", "csd0"]
 
 
-def test_without_mounts_module_and_devices_it_fails(
+def test_stat_and_top_without_mounts_module_and_devices_fail(
     sysfs: FakeSysfs, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (sysfs.root / "connections").rmdir()
@@ -528,7 +532,9 @@ def test_rates_of_devices_are_shown_and_the_same_in_json(
     assert device["counters"]["chosen_kernel"] == 50
 
 
-def test_ctl_get_and_set(sysfs: FakeSysfs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctl_get_prints_and_ctl_set_writes_an_attribute(
+    sysfs: FakeSysfs, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = sysfs.add(41, "/mnt/a")
     assert efuse(capsys, "ctl", "get", "/mnt/a", "consistency") == (0, "ttl\n", "")
     assert efuse(capsys, "ctl", "set", "/mnt/a", "consistency", "strict") == (0, "", "")

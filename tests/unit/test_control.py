@@ -162,7 +162,7 @@ def test_mounts_of_a_device_are_found_in_a_table_with_names_of_any_bytes(table: 
     assert [os.fsencode(m.mountpoint) for m in found] == [b"/", b"/srv/\xfd x"]
 
 
-def test_mount_fields(table: Path) -> None:
+def test_mounts_have_mountpoint_type_and_source(table: Path) -> None:
     mount = mounts(mountinfo=table)[0]
     assert (mount.mountpoint, mount.fstype, mount.source) == ("/mnt/e", "efuse.sshfs", "host:/x")
     assert mounts(mountinfo=table)[1].mountpoint == "/mnt/two words"
@@ -186,7 +186,7 @@ def test_find_takes_the_innermost_mount(table: Path, path: str, connection: int)
     ("path", "what"),
     [("/mnt/e/inner/x", "tmpfs"), ("/mnt/plain/x", "fuse.sshfs"), ("/mnt/ee", "ext4")],
 )
-def test_find_elsewhere_fails(table: Path, path: str, what: str) -> None:
+def test_find_of_a_path_outside_fuse_fails(table: Path, path: str, what: str) -> None:
     with pytest.raises(ControlError, match=f"it lies on a {what} mount"):
         find(path, mountinfo=table)
 

@@ -55,14 +55,14 @@ class Kernel:
         return NUMBERS[text] if text in NUMBERS else int(text)
 
 
-def test_attributes_are_those_of_the_kernel() -> None:
+def test_attributes_equal_those_of_the_kernel() -> None:
     kernel = Kernel()
     assert list(ATTRIBUTES) == kernel.names()
     counters = [a.name for a in ATTRIBUTES.values() if a.kind is Kind.COUNTER]
     assert counters == kernel.counters()
 
 
-def test_limits_are_those_of_the_kernel() -> None:
+def test_limits_equal_those_of_the_kernel() -> None:
     kernel = Kernel()
     settings = kernel.settings()
     # These two have functions of their own in the kernel.
@@ -99,12 +99,12 @@ def test_profile_values_are_valid_for_their_attributes(profile: csd.Profile) -> 
         ("held", "0"),
     ],
 )
-def test_parse_fails(name: str, text: str) -> None:
+def test_parse_of_an_invalid_value_fails(name: str, text: str) -> None:
     with pytest.raises(UsageError, match=r"E(INVAL|ACCES)"):
         ATTRIBUTES[name].parse(text)
 
 
-def test_create_set_remove(configfs: FakeConfigfs) -> None:
+def test_device_is_created_changed_and_removed(configfs: FakeConfigfs) -> None:
     made = csd.create("one", {"size_mib": 64, "cores": 2})
     assert made.path == Path("/dev/csd0")
     assert (made.read("size_mib"), made.read("cores"), made.powered) == (64, 2, True)
@@ -119,7 +119,9 @@ def test_create_set_remove(configfs: FakeConfigfs) -> None:
     assert [device.name for device in csd.devices()] == ["other"]
 
 
-def test_fixed_while_there_is_power_fails(configfs: FakeConfigfs) -> None:
+def test_change_of_a_fixed_attribute_while_the_device_has_power_fails(
+    configfs: FakeConfigfs,
+) -> None:
     made = csd.create("one", {})
     with pytest.raises(ControlError, match=r"fixed while the device has power \(EBUSY\)") as caught:
         made.set("cores", 4)
@@ -139,7 +141,7 @@ def test_mounted_device_cannot_be_removed_or_powered_off(
     assert made.powered
 
 
-def test_create_fails(configfs: FakeConfigfs) -> None:
+def test_create_with_invalid_arguments_fails(configfs: FakeConfigfs) -> None:
     csd.create("one", {})
     with pytest.raises(ControlError, match="EEXIST"):
         csd.create("one", {})
@@ -153,7 +155,7 @@ def test_create_fails(configfs: FakeConfigfs) -> None:
     assert [device.name for device in csd.devices()] == ["one"]
 
 
-def test_without_the_module_fails(configfs: FakeConfigfs) -> None:
+def test_devices_without_the_module_fails(configfs: FakeConfigfs) -> None:
     configfs.root.rmdir()
     with pytest.raises(NotSupportedError, match=r"csd\.ko is not loaded") as caught:
         csd.devices()

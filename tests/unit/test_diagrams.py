@@ -15,12 +15,12 @@ _DRAWN = diagrams()
 
 
 @pytest.mark.parametrize("name", _DRAWN)
-def test_picture_is_as_it_is_drawn(name: str) -> None:
+def test_stored_picture_equals_the_drawn_one(name: str) -> None:
     assert (PICTURES / name).read_text() == _DRAWN[name], "make pictures"
 
 
 @pytest.mark.parametrize("name", _DRAWN)
-def test_picture_holds_all_that_is_in_it(name: str) -> None:
+def test_all_text_of_a_picture_lies_within_it(name: str) -> None:
     root = ElementTree.fromstring(_DRAWN[name])
     _, _, width, height = (float(word) for word in root.attrib["viewBox"].split())
     texts = [element for element in root.iter() if element.tag.endswith("}text")]

@@ -27,7 +27,7 @@ def test_error_keeps_its_hint(error: type[errors.EfuseError]) -> None:
     assert error("it failed").hint is None
 
 
-def test_exit_codes() -> None:
+def test_exit_code_tells_failure_usage_error_and_not_supported() -> None:
     for error in _classes():
         unsupported = issubclass(error, errors.NotSupportedError)
         usage = issubclass(error, errors.UsageError)
@@ -53,5 +53,5 @@ def test_reason_without_an_errno_is_the_text() -> None:
 
 
 @pytest.mark.parametrize("error", [errors.VerifierError, errors.CompileError])
-def test_log_is_kept(error: type[errors.VerifierError]) -> None:
+def test_error_keeps_its_log(error: type[errors.VerifierError]) -> None:
     assert error("refused", log="line 1\nline 2").log == "line 1\nline 2"

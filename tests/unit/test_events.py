@@ -182,7 +182,7 @@ def test_listening_to_programs_without_events_fails() -> None:
         Listener({})
 
 
-def test_a_ring_has_no_elements() -> None:
+def test_ring_buffer_has_no_elements() -> None:
     ring = mapping(-1, "events", MapSpec(MAP_RINGBUF, 0, 0, 4096))
     assert isinstance(ring, Ring)
     assert len(ring) == 0

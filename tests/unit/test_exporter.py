@@ -108,7 +108,7 @@ def test_times_are_in_seconds(sysfs: FakeSysfs) -> None:
     assert value("daemon_duration_seconds_count", **read) == 2
 
 
-def test_paths_are_counts_bytes_and_a_histogram(sysfs: FakeSysfs) -> None:
+def test_paths_are_exported_as_counts_bytes_and_a_histogram(sysfs: FakeSysfs) -> None:
     sysfs.add(41, "/mnt/a")
     sysfs.count_path(
         41, "direct", latency={0: 1, 1: 2, 4: 3, 5: 4, 105: 5}, chosen=20, requests=15, partial=2,
@@ -142,7 +142,7 @@ def test_four_latency_classes_make_one_bucket() -> None:
         assert PathCounters(latency=latency).quantile_ns(1) == bound
 
 
-def test_without_times_the_kernel_takes_none(
+def test_collector_without_times_reads_no_times(
     sysfs: FakeSysfs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = sysfs.add(41, "/mnt/a")
@@ -190,7 +190,9 @@ def test_maps_are_counted_only_on_request(
     assert scrape(Collector())("map_entries", **labels) is None
 
 
-def test_devices_are_bytes_seconds_and_batches(sysfs: FakeSysfs, configfs: FakeConfigfs) -> None:
+def test_devices_are_exported_as_bytes_seconds_and_batches(
+    sysfs: FakeSysfs, configfs: FakeConfigfs
+) -> None:
     csd.create("one", {"cores": 2})
     csd.create("off", {"power": 0})
     configfs.busy["one"] = ["/mnt/b", "/mnt/c", "/mnt/b"]
@@ -223,7 +225,7 @@ def counters(sysfs: FakeSysfs) -> FakeCounters:
     return FakeCounters()
 
 
-def test_plain_mounts_are_counts_and_a_histogram(counters: FakeCounters) -> None:
+def test_plain_mounts_are_exported_as_counts_and_a_histogram(counters: FakeCounters) -> None:
     mount = {"connection": "62", "mountpoint": "/mnt/plain"}
     assert scrape(Collector())("plain_waiting_requests", **mount) is None
     with PlainMounts(lambda: counters) as plain:  # type: ignore[arg-type, return-value]

@@ -110,7 +110,7 @@ def test_once_cannot_count_plain_mounts(
     assert "--plain counts from the start of the exporter" in err
 
 
-def test_once_without_the_module_says_that_it_is_down(
+def test_once_without_the_module_reports_efuse_up_0(
     sysfs: FakeSysfs, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (sysfs.root / "connections").rmdir()
@@ -175,7 +175,7 @@ def test_listen_on_an_unknown_host_fails(
         ("[::1]:65535", "::1", 65535),
     ],
 )
-def test_addresses(text: str, host: str, port: int) -> None:
+def test_addresses_are_parsed(text: str, host: str, port: int) -> None:
     assert Address.parse(text) == Address(host, port)
 
 

@@ -44,7 +44,9 @@ def _root(tmp_path: Path, release: str, *, modules: bool = True) -> Path:
         ("8.12.1", True, False),
     ],
 )
-def test_kernel(tmp_path: Path, release: str, modules: bool, ok: bool) -> None:
+def test_kernel_of_a_patched_series_with_headers_is_supported(
+    tmp_path: Path, release: str, modules: bool, ok: bool
+) -> None:
     found = features.feature("kernel", _root(tmp_path, release, modules=modules))
     assert found.ok is ok
     assert release in str(found.found)
@@ -55,7 +57,7 @@ def test_kernel_series_are_those_with_patches(tmp_path: Path) -> None:
     assert all(series in found.needed and series in found.fix for series in PATCHED)
 
 
-def test_btf_absent(tmp_path: Path) -> None:
+def test_absent_btf_is_reported_with_a_fix(tmp_path: Path) -> None:
     found = features.feature("btf", tmp_path)
     assert (found.ok, found.found) == (False, None)
     assert "CONFIG_DEBUG_INFO_BTF" in found.fix
@@ -69,12 +71,12 @@ def test_module_version_is_read(tmp_path: Path) -> None:
     assert (found.ok, found.found) == (True, "1.2.3")
 
 
-def test_kvm_without_the_node(tmp_path: Path) -> None:
+def test_kvm_without_its_device_node_is_absent(tmp_path: Path) -> None:
     found = features.feature("kvm", tmp_path)
     assert (found.ok, found.required) == (False, False)
 
 
-def test_kvm_node_that_is_no_device(tmp_path: Path) -> None:
+def test_kvm_node_that_is_no_device_is_reported_as_absent(tmp_path: Path) -> None:
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/kvm").write_text("")
     assert not features.feature("kvm", tmp_path).ok
@@ -122,7 +124,7 @@ def test_doctor_missing_requirement_exits_with_3(monkeypatch: pytest.MonkeyPatch
     assert "try: another kernel" in output
 
 
-def test_doctor_json(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_json_has_each_check(monkeypatch: pytest.MonkeyPatch) -> None:
     status, output = _doctor(monkeypatch, [_GOOD, _BAD], "--json")
     fields = json.loads(output)
     assert (status, fields["works"]) == (3, False)

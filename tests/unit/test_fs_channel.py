@@ -45,7 +45,7 @@ def _protections() -> list[str]:
 
 
 @pytest.mark.usefixtures("no_device")
-def test_the_session_is_found_and_pyfuse3_left_as_it_was(nowhere: str) -> None:
+def test_session_is_found_and_pyfuse3_is_restored(nowhere: str) -> None:
     before = _protections()
     assert before
     channel = SessionChannel(wanted=True)

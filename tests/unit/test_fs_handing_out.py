@@ -42,7 +42,7 @@ class _Asks(pyfuse3.Operations):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_only_a_handler_that_gives_a_nodeid_hands_out_until_it_returns(fails: bool) -> None:
+def test_only_handlers_that_return_a_nodeid_are_noted_until_they_return(fails: bool) -> None:
     async def use() -> list[tuple[str, bool]]:
         async with trio.open_nursery() as nursery:
             asks = _Asks(nursery, fails=fails)

@@ -34,7 +34,7 @@ from efuse.functions import (
 from efuse.functions.reference import Streaming
 
 
-def test_every_shipped_function_has_a_text() -> None:
+def test_every_shipped_function_has_a_source_file() -> None:
     texts = {path.stem for path in (locations.data("csd") / "functions").glob("*.c")}
     assert set(SHIPPED) == texts
 
@@ -44,18 +44,18 @@ def test_every_shipped_function_has_a_command() -> None:
     assert all(COMMANDS[name].function is shipped for name, shipped in SHIPPED.items())
 
 
-def test_every_reason_has_words() -> None:
+def test_every_reason_has_a_description() -> None:
     assert all(why.description for why in Why)
 
 
-def test_members_are_those_of_the_struct() -> None:
+def test_members_equal_those_of_the_kernels_struct() -> None:
     header = (locations.data("csd") / "src" / "function.h").read_text()
     assert tuple(re.findall(r"\(\*(\w+)\)\(", header)) == CSD_FUNCTION.members
     numbers = re.findall(r"^\tu32 (\w+);", header, re.MULTILINE)
     assert CSD_FUNCTION.constants == tuple(numbers)
 
 
-def test_kfuncs_are_those_of_the_kernel() -> None:
+def test_declared_kfuncs_equal_those_of_the_kernel() -> None:
     kernel = (locations.data("csd") / "src" / "kfuncs.c").read_text()
     declared = (locations.data("csd") / "functions" / "include" / "csd.bpf.h").read_text()
     names = re.findall(r"BTF_ID_FLAGS\(func, (\w+)", kernel)
@@ -64,7 +64,7 @@ def test_kfuncs_are_those_of_the_kernel() -> None:
     assert [int(number) for _, number in numbers] == list(range(1001001, 1001001 + len(names)))
 
 
-def test_count() -> None:
+def test_reference_count_counts_lines_and_matches() -> None:
     call = Count(b"aa")
     found = call.decode(call.reference(b"aaa\nba\na"))
     assert (found.lines, found.matches, found.size) == (2, 2, 8)
@@ -83,7 +83,7 @@ def test_count() -> None:
         (b"x" * 64, b"x" * 63 + b"\n" + b"x" * 65 + b"\n"),
     ],
 )
-def test_grep_is_that_of_gnu(pattern: bytes, data: bytes, tmp_path: Path) -> None:
+def test_reference_grep_equals_gnu_grep(pattern: bytes, data: bytes, tmp_path: Path) -> None:
     (tmp_path / "pattern").write_bytes(pattern)
     found = Grep(pattern).reference(data)
     printed = subprocess.run(
@@ -98,7 +98,7 @@ def test_grep_is_that_of_gnu(pattern: bytes, data: bytes, tmp_path: Path) -> Non
     assert b"\n".join(Grep(pattern).decode(found)) == printed.removesuffix(b"\n")
 
 
-def test_grep_forgets_the_beginning_of_a_long_line() -> None:
+def test_grep_without_a_match_forgets_the_beginning_of_a_long_line() -> None:
     kept = b"." * (60 << 10) + b"a"
     assert Grep(b"a").reference(kept) == kept
     assert Grep(b"b").reference(b"." + kept + b"\nb") == b"b"
@@ -106,7 +106,7 @@ def test_grep_forgets_the_beginning_of_a_long_line() -> None:
         Grep(b"a").reference(b"." * 4096 + kept)
 
 
-def test_crc32c_of_the_catalogues() -> None:
+def test_reference_crc32c_equals_the_published_check_values() -> None:
     assert Crc32c().decode(Crc32c().reference(b"123456789")) == 0xE3069283
     assert Crc32c().decode(Crc32c().reference(b"")) == 0
 
@@ -125,7 +125,7 @@ def test_crc32c_of_the_catalogues() -> None:
         Histogram(Records(16), Field(0, 1), start=-64, width=16, ranges=6),
     ],
 )
-def test_reference_implementation_gives_the_same_output_in_pieces(call: Shipped) -> None:
+def test_streamed_output_equals_that_of_the_whole_file(call: Shipped) -> None:
     data = bytes(random.Random(2).choices(b"aab\n\0\xff", k=3 * 4096 + 77))
     assert isinstance(call, Streaming)
     reference = call.stream()
@@ -147,7 +147,7 @@ def _grep(pattern: bytes, data: bytes) -> bytes | None:
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_grep_in_pieces(seed: int) -> None:
+def test_streamed_grep_equals_grep_of_the_whole_file(seed: int) -> None:
     """Lines are shorter and longer than what is remembered, and cut at any block."""
     source = random.Random(seed)
     pattern = b"ab" * source.choice((1, 1, 16))
@@ -172,14 +172,14 @@ def test_grep_in_pieces(seed: int) -> None:
     assert emitted + reference.finish() == wanted == Grep(pattern).reference(data)
 
 
-def test_count_across_pieces() -> None:
+def test_count_finds_matches_across_blocks() -> None:
     reference = Count(b"abc").stream()
     for piece in (b"ab", b"c", b"a", b"b", b"cab", b"c"):
         reference.step(piece)
     assert Count().decode(reference.finish()) == Counted(0, 3, 9)
 
 
-def test_aggregate() -> None:
+def test_reference_aggregate_equals_python() -> None:
     data = b"".join(struct.pack("<hHi", n, n + 5, -n) for n in range(-3, 4)) + b"left"
     call = Aggregate(Records(8, Filter(Field(0, 2), -2, 3)), Field(4, 4))
     found = call.decode(call.reference(data))
@@ -189,7 +189,7 @@ def test_aggregate() -> None:
     assert (none.count, none.least, none.most, none.mean) == (0, None, None, None)
 
 
-def test_histogram() -> None:
+def test_reference_histogram_equals_python() -> None:
     data = random.Random(1).randbytes(8 * 1000)
     call = Histogram(Records(8), Field(2, 2), start=-1024, width=256, ranges=8)
     found = call.decode(call.reference(data))

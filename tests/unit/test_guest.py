@@ -67,7 +67,7 @@ _OOPS = """\
         "VFS: Busy inodes after unmount of 0:40 (efuse)",
     ],
 )
-def test_complaint_is_seen(line: str) -> None:
+def test_kernel_warning_is_found_in_the_log(line: str) -> None:
     assert kernel_log.complaints(f"[    1.0] {line}\n") == [f"[    1.0] {line}"]
 
 
@@ -84,17 +84,17 @@ def test_complaint_is_seen(line: str) -> None:
         "Warning: unable to open an initial console.",
     ],
 )
-def test_ordinary_line_is_no_complaint(line: str) -> None:
+def test_ordinary_line_is_no_kernel_warning(line: str) -> None:
     assert kernel_log.complaints(f"[    1.0] {line}") == []
 
 
-def test_complaint_of_the_kernel_includes_its_stack_trace() -> None:
+def test_kernel_warning_includes_its_stack_trace() -> None:
     (found,) = kernel_log.complaints(_OOPS)
     assert found.splitlines()[0].endswith("[efuse]")
     assert "<TASK>" in found
 
 
-def test_complaints_apart_are_two() -> None:
+def test_distant_kernel_warnings_are_reported_separately() -> None:
     line = "WARNING: CPU: 0 PID: 1\n"
     assert len(kernel_log.complaints(line + "quiet\n" * 30 + line)) == 2
     assert len(kernel_log.complaints(line + "quiet\n" * 3 + line)) == 1
@@ -130,7 +130,7 @@ def test_valid_processor_flags_are_attributed_to_the_kernel(flags: str) -> None:
     )
 
 
-def test_taint_names() -> None:
+def test_taint_bits_have_names() -> None:
     assert kernel_log.taint_names(0) == []
     assert kernel_log.taint_names(1 << 9 | 1 << 7) == ["died (oops or BUG)", "warning"]
     assert kernel_log.taint_names(kernel_log.MODULE_TAINTS) == [
@@ -203,7 +203,7 @@ def _after(command: list[str], option: str) -> list[str]:
     return [command[i + 1] for i, word in enumerate(command) if word == option]
 
 
-def test_command_by_emulation() -> None:
+def test_qemu_command_by_emulation_has_two_cpus_and_the_root() -> None:
     command = _command()
     assert _after(command, "-accel") == ["tcg,thread=multi"]
     assert _after(command, "-smp") == ["2"]
@@ -213,18 +213,18 @@ def test_command_by_emulation() -> None:
     assert "init=/run-dir/init" in append
 
 
-def test_command_counting_instructions() -> None:
+def test_qemu_command_that_counts_instructions_has_one_thread() -> None:
     command = _command(cpus=1, icount=True)
     assert _after(command, "-icount") == ["shift=0,align=off,sleep=off"]
     assert _after(command, "-accel") == ["tcg,thread=single"]
 
 
-def test_command_counting_instructions_on_two_cpus_fails() -> None:
+def test_qemu_command_that_counts_instructions_on_two_cpus_fails() -> None:
     with pytest.raises(UsageError):
         _command(cpus=2, icount=True)
 
 
-def test_command_with_nodes() -> None:
+def test_qemu_command_with_nodes_divides_cpus_and_memory() -> None:
     command = _command(cpus=4, nodes=2, memory="3G")
     assert _after(command, "-smp") == ["4,sockets=2"]
     assert _after(command, "-m") == ["3072M"]
@@ -504,7 +504,7 @@ def test_guest_that_does_not_boot_in_time_fails(
 # --- the command line
 
 
-def test_memory_is_checked() -> None:
+def test_invalid_memory_size_is_a_usage_error() -> None:
     result = CliRunner().invoke(cli_guest.cli, ["run", "--memory", "lots", "--", "true"])
     assert result.exit_code == 2
     assert "such as 4G" in result.output

@@ -49,7 +49,7 @@ def test_writes_that_overlap_in_time_may_have_either_order() -> None:
     file.check(2, b"\1\1\2\2\2\2", 20, 21)
 
 
-def test_write_that_has_not_ended_may_hide_nothing() -> None:
+def test_bytes_of_an_unfinished_write_may_be_old_or_new() -> None:
     file = one_write()
     file.add(Change(2, 6, 2, 16, 17))
     file.check(2, b"\1\2\1\2", 20, 21)
@@ -65,7 +65,7 @@ def test_change_that_was_overtaken_before_its_end_may_be_seen_until_then() -> No
         file.check(2, b"\1\1\2\2", 31, 32)
 
 
-def test_bytes_behind_a_cut_are_zeros() -> None:
+def test_bytes_behind_the_end_of_a_truncation_are_zeros() -> None:
     file = one_write()
     file.add(Change(4, FOREVER, 0, 20, 21, 22))
     file.check(0, b"\xff\xff\1\1\0\0\0", 23, 24)
@@ -73,7 +73,7 @@ def test_bytes_behind_a_cut_are_zeros() -> None:
         file.check(0, b"\xff\xff\1\1\1", 23, 24)
 
 
-def test_register_allows_versions_since_the_last_one_that_had_ended() -> None:
+def test_register_allows_the_last_finished_version_and_unfinished_ones() -> None:
     register: Register[str] = Register()
     register.set("a", 1).ended = 2
     register.set("b", 5).ended = 8

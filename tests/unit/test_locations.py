@@ -34,7 +34,7 @@ def test_cache_ignores_a_relative_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert locations.cache() == tmp_path / ".cache/efuse"
 
 
-def test_data_in_a_checkout() -> None:
+def test_data_is_found_in_a_checkout() -> None:
     assert (locations.data("kernel_patches") / "6.12/series").is_file()
 
 
@@ -48,13 +48,13 @@ def test_data_of_an_installed_package_comes_first(
     assert locations.data("libefuse") == package / "_data/libefuse"
 
 
-def test_data_missing_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_data_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(locations, "package", lambda: tmp_path / "efuse")
     with pytest.raises(EfuseError, match="'specs' is missing"):
         locations.data("specs")
 
 
-def test_data_of_unknown_name_fails() -> None:
+def test_data_of_an_unknown_name_fails() -> None:
     with pytest.raises(ValueError, match="passwords"):
         locations.data("passwords")
 

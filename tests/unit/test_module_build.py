@@ -183,7 +183,7 @@ def test_build_is_kept_until_something_changes(
     assert build.build(target) != module
 
 
-def test_build_by_force_replaces(archive: Path, patches: Path, target: Kernel) -> None:
+def test_forced_build_replaces_the_module(archive: Path, patches: Path, target: Kernel) -> None:
     module = build.build(target)
     module.write_text("broken")
     assert build.build(target, force=True) == module
@@ -250,7 +250,7 @@ def test_btf_is_taken_out_of_the_image(archive: Path, patches: Path, target: Ker
     assert not (target.headers / "vmlinux").exists()
 
 
-def test_has_btf_of_another_file(tmp_path: Path) -> None:
+def test_file_that_is_no_elf_object_has_no_btf(tmp_path: Path) -> None:
     for text in ("", ".BTF", "\x7fELF\x02\x01.BTF"):
         (tmp_path / "text").write_text(text)
         assert not check.has_btf(tmp_path / "text")
@@ -424,7 +424,7 @@ def test_dkms_configuration_is_the_modules(of: build.Source, tmp_path: Path) -> 
         assert f"M={build_directory} clean" in fields["CLEAN"]
 
 
-def test_dkms_source_of_csd(tmp_path: Path) -> None:
+def test_dkms_source_of_csd_is_complete(tmp_path: Path) -> None:
     dkms.write_source(tmp_path / "efuse-csd-9.8", "9.8", build.CSD)
     configuration = (tmp_path / "efuse-csd-9.8/dkms.conf").read_text()
     assert 'PACKAGE_VERSION="9.8"' in configuration
@@ -454,7 +454,7 @@ def test_dkms_is_told_to_add_build_and_install(
     assert output.read_text().splitlines() == [*told, f"remove {name} --all", *told]
 
 
-def test_dkms_missing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_install_without_dkms_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _name: None)
     with pytest.raises(NotSupportedError, match="dkms not found"):
         dkms.install()

@@ -104,7 +104,7 @@ def _whole(cache: Path, release: str) -> Path:
     return root
 
 
-def test_newest_unpacked_kernel_of_a_series(cache: Path) -> None:
+def test_newest_unpacked_kernel_of_a_series_is_found(cache: Path) -> None:
     for release in ("7.2.12+deb13-amd64", "7.3.4+deb13-amd64", "7.10.1+deb13-amd64", "70.1-amd64"):
         _whole(cache, release)
     assert kernel.unpacked("7").release == "7.10.1+deb13-amd64"
@@ -132,7 +132,7 @@ def test_kernel_that_was_not_unpacked_fails(cache: Path) -> None:
     assert caught.value.hint == "scripts/setup-kernel 7"
 
 
-def test_tree_that_was_built(tmp_path: Path) -> None:
+def test_built_tree_is_found_by_its_release(tmp_path: Path) -> None:
     (tmp_path / "arch/x86/boot").mkdir(parents=True)
     (tmp_path / "arch/x86/boot/bzImage").touch()
     (tmp_path / "include/config").mkdir(parents=True)
@@ -141,12 +141,12 @@ def test_tree_that_was_built(tmp_path: Path) -> None:
     assert (found.release, found.headers) == ("6.12.1-debug", tmp_path.resolve())
 
 
-def test_tree_that_was_not_built_fails(tmp_path: Path) -> None:
+def test_tree_without_a_built_kernel_fails(tmp_path: Path) -> None:
     with pytest.raises(NotSupportedError, match="no built kernel"):
         kernel.from_tree(tmp_path)
 
 
-def test_source_archive_missing_fails(tmp_path: Path) -> None:
+def test_missing_source_archive_fails_with_an_install_hint(tmp_path: Path) -> None:
     with pytest.raises(NotSupportedError) as caught:
         kernel.source_archive(tmp_path)
     assert caught.value.hint == "apt-get install linux-source-6.12"

@@ -6,7 +6,7 @@ from tests.perf.compare import BASELINE, compare
 OLD = {"lookup": 10_000, "passed": 200_000, "passed_by_program": 201_000}
 
 
-def test_the_same_figures_pass() -> None:
+def test_equal_figures_pass() -> None:
     assert compare(OLD, OLD) == []
     assert compare(OLD, OLD | {"lookup": 10_100}) == []
 

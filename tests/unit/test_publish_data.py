@@ -40,7 +40,7 @@ def built(directory: Path, *flags: str) -> Path:
         ("threads", ("-O1", "-fsanitize=thread")),
     ],
 )
-def test_publish_in_c(what: str, flags: tuple[str, ...], tmp_path: Path) -> None:
+def test_c_library_publishes_blocks(what: str, flags: tuple[str, ...], tmp_path: Path) -> None:
     program = built(tmp_path, *flags)
     # TSan does not support kernels that randomise addresses more widely than it expects.
     before = ["setarch", "-R"] if what == "threads" else []

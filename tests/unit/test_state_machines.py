@@ -36,7 +36,9 @@ def places(tmp_path: Path) -> tuple[Path, Path]:
     return places
 
 
-def test_two_directories_do_the_same(places: tuple[Path, Path]) -> None:
+def test_model_finds_no_difference_between_a_directory_and_its_reference(
+    places: tuple[Path, Path],
+) -> None:
     class Machine(ExclusiveMount):
         mount, reference = places
 
@@ -57,7 +59,7 @@ def test_lost_byte_is_noticed(places: tuple[Path, Path], monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("mode", ["cto", "ttl"])
-def test_one_directory_is_never_too_old(places: tuple[Path, Path], mode: str) -> None:
+def test_model_accepts_one_directory_as_both_mounts(places: tuple[Path, Path], mode: str) -> None:
     class Machine(SharedSource):
         mounts, source = (places[0], places[0]), places[0]
 
@@ -67,7 +69,9 @@ def test_one_directory_is_never_too_old(places: tuple[Path, Path], mode: str) ->
 
 
 @pytest.mark.parametrize("mode", ["cto", "ttl"])
-def test_copy_that_does_not_change_is_noticed(places: tuple[Path, Path], mode: str) -> None:
+def test_mount_that_never_shows_the_other_mounts_changes_is_noticed(
+    places: tuple[Path, Path], mode: str
+) -> None:
     """One of the mounts shows the source as it was when it was last changed through that mount."""
 
     class Machine(SharedSource):

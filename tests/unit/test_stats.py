@@ -59,7 +59,7 @@ def test_rates_are_differences_per_second() -> None:
     assert model.total.counters.requests == 104
 
 
-def test_rates_of_nothing_have_no_ratio_and_no_latency() -> None:
+def test_rates_without_requests_have_no_ratio_and_no_latency() -> None:
     model = rates(BEFORE, Sample(41, 2_000_000_000, opcodes=BEFORE.opcodes))
     assert model.opcodes == ()
     assert model.total.hit_ratio is None
@@ -92,7 +92,7 @@ def test_rates_of_different_connections_fails() -> None:
         rates(BEFORE, Sample(42, 2_000_000_000))
 
 
-def test_rates_backwards_fails() -> None:
+def test_rates_of_samples_in_reverse_order_fail() -> None:
     with pytest.raises(ValueError):
         rates(AFTER, BEFORE)
 
@@ -102,7 +102,7 @@ def test_between_leaves_out_mounts_that_came_or_went() -> None:
     assert [m.after.connection for m in model] == [41]
 
 
-def test_passed_is_in_order_of_frequency() -> None:
+def test_reasons_are_in_order_of_frequency() -> None:
     counters = Counters(stale=2, miss=1, invalid_verdict=5, declined=2)
     assert list(counters.passed.items()) == [
         ("invalid_verdict", 5),
@@ -112,7 +112,7 @@ def test_passed_is_in_order_of_frequency() -> None:
     ]
 
 
-def test_json_holds_the_same_fields() -> None:
+def test_json_has_the_fields_of_the_rates() -> None:
     model = json.loads(json.dumps(rates(BEFORE, AFTER).json()))
     assert model["opcodes"][1]["counters"]["hits"] == 90
     assert model["after"]["opcodes"]["lookup"]["hits"] == 94
@@ -166,7 +166,7 @@ def test_read_all_finds_the_mount_points(tmp_path: Path) -> None:
     assert [(s.connection, s.mountpoint) for s in samples] == [(9, ""), (41, "/mnt/a")]
 
 
-def test_values_import_values_alone() -> None:
+def test_modules_of_samples_import_no_readers() -> None:
     values = tuple(f"from efuse.stats.{name} " for name in ("channels", "latency", "paths"))
     for cls in (Sample, PathCounters, ChannelCounters):
         text = Path(sys.modules[cls.__module__].__file__ or "").read_text()

@@ -113,7 +113,7 @@ def test_rates_of_a_node_are_those_of_its_cpus_together() -> None:
     assert found.stolen_share == 0.15
 
 
-def test_the_total_is_of_all_nodes() -> None:
+def test_total_sums_the_channels_of_all_nodes() -> None:
     total = model().channel_total
     assert total is not None
     assert (total.group.node, total.group.cpus) == (None, (0, 1, 2))
@@ -141,11 +141,11 @@ def test_a_mount_without_channels_has_no_rows() -> None:
         (Channel(counters=ChannelCounters(sent=9, stolen=3)), False),
     ],
 )
-def test_channels_are_made_or_requests_wait(channel: Channel, has: bool) -> None:
+def test_sample_has_channels_if_one_is_made_or_requests_wait(channel: Channel, has: bool) -> None:
     assert Sample(41, 0, channels={0: channel}).has_channels is has
 
 
-def test_json_holds_the_same_fields() -> None:
+def test_json_has_the_fields_of_the_rates() -> None:
     found = json.loads(json.dumps(model().json()))
     assert found["channels"][0]["group"]["cpus"] == [0]
     assert found["nodes"][0]["load"] == pytest.approx(0.052)
@@ -154,7 +154,7 @@ def test_json_holds_the_same_fields() -> None:
     assert found["after"]["balance"]["policy"] == "least"
 
 
-def test_channels_are_read_as_the_files_say(sysfs: FakeSysfs) -> None:
+def test_state_and_counters_of_channels_are_read_from_sysfs(sysfs: FakeSysfs) -> None:
     sysfs.add(41, nodes=(0, 0, 1), **{"channels/policy": "own", "channels/threshold": "3"})
     names = (*CHANNEL_STATE, *CHANNEL_COUNTERS)
     numbers = {name: 100 + i for i, name in enumerate(names)}

@@ -84,14 +84,14 @@ def test_between_leaves_out_devices_that_came_or_went() -> None:
     assert [row.after.name for row in found] == ["one"]
 
 
-def test_json_holds_the_same_fields() -> None:
+def test_json_has_the_fields_of_the_rates() -> None:
     found = json.loads(json.dumps(device_rates(BEFORE, AFTER).json()))
     assert found["per_second"]["commands"] == 150
     assert found["after"]["counters"]["chosen_policy"] == 4
     assert json.loads(json.dumps(AFTER.json()))["counters"]["predicted_ns"] == 700
 
 
-def test_devices_with_power_are_read(configfs: FakeConfigfs) -> None:
+def test_counters_of_devices_with_power_are_read(configfs: FakeConfigfs) -> None:
     csd.create("two", {"cores": 3})
     csd.create("off", {"power": 0})
     csd.create("one", {})
@@ -105,7 +105,7 @@ def test_devices_with_power_are_read(configfs: FakeConfigfs) -> None:
     assert two.counters == DeviceCounters(**numbers)
 
 
-def test_without_the_module_there_are_none(configfs: FakeConfigfs) -> None:
+def test_read_devices_without_the_module_is_empty(configfs: FakeConfigfs) -> None:
     assert read_devices() == ()
     configfs.root.rmdir()
     assert read_devices() == ()

@@ -68,7 +68,7 @@ def test_path_is_that_of_the_name_learned_last() -> None:
     assert paths.of(5) == "new"
 
 
-def test_names_in_a_circle_are_no_path() -> None:
+def test_names_in_a_cycle_are_no_path() -> None:
     paths = _paths((5, b"a", 6, 1), (6, b"b", 5, 1), (6, b"f", 7, 1))
     assert paths.of(7) is None
 
@@ -113,7 +113,9 @@ def _efuse(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 @pytest.mark.usefixtures("sysfs")
-def test_files_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_maps_files_lists_blocks_hits_and_misses_of_each_file(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     lines = _efuse(capsys, "maps", "files", "/mnt/a", "--most", "1").splitlines()
     assert lines[0] == "data cache: 5 of 64 blocks, 7.8% full, 2 evicted"
     assert lines[1].split() == ["FILE", "BLOCKS", "HITS", "MISSES", "HIT"]
@@ -123,7 +125,9 @@ def test_files_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("sysfs")
-def test_files_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_maps_files_json_has_blocks_hits_and_misses_of_each_file(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     output = json.loads(_efuse(capsys, "maps", "files", "/mnt/a", "--json"))
     assert output["files"][0] == {
         "nodeid": 7,

@@ -29,7 +29,7 @@ def test_history_has_a_series_for_each_row() -> None:
     assert found.of("device", "spare") == ()
 
 
-def test_history_keeps_the_latest() -> None:
+def test_history_keeps_the_latest_rates() -> None:
     known = History()
     for _ in range(LENGTH + 5):
         known = known.after(CHANGE)

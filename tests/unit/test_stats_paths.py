@@ -61,7 +61,7 @@ def test_rates_of_paths_are_shares_and_quantiles() -> None:
     ("index", "first", "last"),
     [(0, 0, 256), (1, 256, 320), (4, 448, 512), (5, 512, 640), (104, 7 * 2**31, 2**34)],
 )
-def test_classes_are_where_the_document_has_them(index: int, first: int, last: int) -> None:
+def test_latency_classes_have_the_documented_bounds(index: int, first: int, last: int) -> None:
     one = PathCounters(latency=latency(**{f"c{index}": 1}))
     assert one.quantile_ns(1e-12) == pytest.approx(first, abs=1)
     assert one.quantile_ns(1) == last

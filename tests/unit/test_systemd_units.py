@@ -25,14 +25,14 @@ def _read(name: str) -> configparser.ConfigParser:
 
 
 @pytest.mark.parametrize("name", ["efuse-mount@.service", "mnt-data.mount"])
-def test_unit_has_what_every_unit_has(name: str) -> None:
+def test_unit_has_a_description_and_is_started_at_boot(name: str) -> None:
     unit = _read(name)
     assert unit["Unit"]["Description"]
     assert unit["Install"]["WantedBy"] == "multi-user.target"
 
 
 @pytest.mark.parametrize("name", ["efuse-mount@mnt-data.service", "mnt-data.mount"])
-def test_systemd_has_no_complaint(name: str, tmp_path: Path) -> None:
+def test_systemd_analyze_verifies_the_units(name: str, tmp_path: Path) -> None:
     template = _UNITS / name.replace("@mnt-data", "@")
     # The units name another place of installation.
     text = template.read_text().replace(_INSTALLED, sys.executable)
@@ -42,7 +42,7 @@ def test_systemd_has_no_complaint(name: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_command_of_the_service_is_one_that_mounts() -> None:
+def test_command_of_the_service_is_a_valid_mount_command() -> None:
     service = _read("efuse-mount@.service")["Service"]
     text = (_UNITS / "efuse-mount@.service").read_text()
     values = dict(

@@ -17,7 +17,7 @@ from tests.unit.recorded_requests import entry, raw, request
 NOON_NS = 1_700_000_000_123_456_789
 
 
-def test_layout_is_that_of_the_program() -> None:
+def test_record_layout_equals_that_of_the_tracing_program() -> None:
     text = (locations.data("bpf_programs") / "tracing" / "trace.c").read_text()
     fields = re.search(r"struct request \{\n(.*?)\n\};", text, re.DOTALL)
     assert fields
@@ -30,7 +30,7 @@ def test_layout_is_that_of_the_program() -> None:
     assert struct.calcsize(layout) == len(raw("getattr"))
 
 
-def test_paths_and_reasons_are_the_kernels() -> None:
+def test_paths_and_reasons_equal_those_of_the_kernel() -> None:
     sources = locations.data("kernel_patches")
     uapi = (sources / "include/uapi/linux/efuse.h").read_text()
     header_text = (sources / "src/core/core_i.h").read_text()
@@ -48,7 +48,7 @@ def test_paths_and_reasons_are_the_kernels() -> None:
     assert dict(REASONS) == {n: names[n].lower() for n in range(first, last + 1)}
 
 
-def test_decode() -> None:
+def test_record_is_decoded() -> None:
     found = request(
         "rename", 5, b"old", b"new", arguments=struct.pack("=Q", 9), answered_by=1, reason=10
     )
@@ -70,26 +70,26 @@ def test_decode() -> None:
     assert found.other == 9
 
 
-def test_decode_of_flags() -> None:
+def test_flags_of_a_record_are_decoded() -> None:
     found = request("read", 5, flags=1 | 2 | 4, digest=99, ns=0, answered_by=3, ret=100)
     assert (found.reason, found.background, found.digest, found.ns) == ("partial", True, 99, None)
     assert (found.answered_by, found.ret, found.error) == ("cache", 100, "")
 
 
 @pytest.mark.parametrize("cut", [0, 100, 279, 281])
-def test_decode_of_a_piece_fails(cut: int) -> None:
+def test_truncated_record_fails(cut: int) -> None:
     with pytest.raises(ValueError, match=r"a request has|cut off"):
         Request.decode(raw("lookup", 1, b"name")[:cut])
 
 
-def test_arguments_of_a_read() -> None:
+def test_read_has_its_offset_and_size() -> None:
     found = request("read", 5, arguments=struct.pack("=QQIIQII", 3, 8192, 4096, 0, 0, 0, 0))
     assert (found.offset, found.size, found.other) == (8192, 4096, None)
     assert request("read", 5, arguments=bytes(8)).offset is None
 
 
 @pytest.mark.parametrize("opcode", ["copy_file_range", "copy_file_range_64"])
-def test_arguments_of_a_copy(opcode: str) -> None:
+def test_copy_has_its_offset_size_and_other_inode(opcode: str) -> None:
     found = request(opcode, 5, arguments=struct.pack("=QQQQQQQ", 3, 8192, 9, 4, 0, 4096, 0))
     assert (found.offset, found.size, found.other) == (8192, 4096, 9)
 
@@ -105,7 +105,9 @@ def test_arguments_of_a_copy(opcode: str) -> None:
         (request("getattr", 1, ret=-9999), "errno 9999", None),
     ],
 )
-def test_error_and_child(found: Request, error: str, child: int | None) -> None:
+def test_errno_and_child_of_a_reply_are_decoded(
+    found: Request, error: str, child: int | None
+) -> None:
     assert (found.error, found.child) == (error, child)
 
 
@@ -184,7 +186,7 @@ ONE = request("lookup", 5, b"main.c", answered_by=5, ns=2_000_000, ret=-2)
         (Filter(name="main.c", nodeids=frozenset({6})), False),
     ],
 )
-def test_filter(chosen: Filter, wanted: bool) -> None:
+def test_filter_keeps_the_matching_requests(chosen: Filter, wanted: bool) -> None:
     assert chosen.wants(ONE, "main.c") == wanted
 
 
@@ -206,7 +208,7 @@ def test_lines_fit_their_titles() -> None:
         assert ("cat" in text) == ("COMM" in title) == (width != 80)
 
 
-def test_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_shows_all_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
     text = line(replace(ONE, time_ns=0), "main.c", wall_ns=NOON_NS, width=80)
     assert text[2:] == (
@@ -216,8 +218,8 @@ def test_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert wide[2:].startswith(":13:20.123     77 cat             lookup ")
 
 
-def test_lines_of_the_document() -> None:
-    (block,) = named("test", "tests/unit/test_tracing.py::test_lines_of_the_document")
+def test_documented_lines_fit_the_columns() -> None:
+    (block,) = named("test", "tests/unit/test_tracing.py::test_documented_lines_fit_the_columns")
     command, titles, *lines = block.text.splitlines()
     assert command == "# efuse trace /mnt/data"
     assert titles == header(80)
@@ -248,7 +250,7 @@ def test_line_escapes_control_characters() -> None:
     assert "a\\x1b[2Jb\\n\\xff = ENOENT" in text
 
 
-def test_json() -> None:
+def test_json_has_the_fields_of_a_request() -> None:
     found = as_json(ONE, "main.c", wall_ns=1)
     assert found["time_ns"] == 5_001
     assert (found["opcode"], found["nodeid"], found["names"]) == ("lookup", 5, ["main.c"])

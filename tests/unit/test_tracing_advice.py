@@ -55,7 +55,7 @@ def hits(*requests: Request) -> int:
     return advised(requests).total.hits
 
 
-def test_counts_of_an_opcode() -> None:
+def test_advice_counts_repeats_hits_and_saved_time_of_an_opcode() -> None:
     found = advised([getattr_(), getattr_(), getattr_(attributes=OTHER_ATTR), getattr_(3)])
     assert found.opcodes == {
         "getattr": OpcodeAdvice(
@@ -182,7 +182,7 @@ def test_name_that_the_kernel_does_not_learn_is_no_hit() -> None:
         assert hits(lookup(name), lookup(name)) == kept, name
 
 
-def test_limits_are_those_of_the_kernel() -> None:
+def test_limits_equal_those_of_the_kernel() -> None:
     header = (locations.data("kernel_patches") / "include/uapi/linux/efuse.h").read_text()
     assert f"#define EFUSE_NAME_LEN\t\t{advice._NAME_BYTES + 1}\t" in header
     assert f"#define EFUSE_BLOB_LEN\t\t{advice._BLOB_BYTES}\t" in header
@@ -196,7 +196,7 @@ def test_volume_older_than_ten_seconds_is_no_hit() -> None:
 
 
 @pytest.mark.parametrize("opcode", ["getxattr", "listxattr", "readlink"])
-def test_value_is_for_the_user_that_asked(opcode: str) -> None:
+def test_repeated_request_by_another_user_is_no_hit(opcode: str) -> None:
     asked = request(opcode, 2, digest=3, flags=DIGESTED)
     assert hits(asked, replace(asked, uid=asked.uid + 1)) == 0
 
@@ -216,12 +216,12 @@ def test_change_in_flight_voids_answers_asked_meanwhile() -> None:
     assert advisor.advice(1).total.hits == 1
 
 
-def test_another_user_asks_another_question() -> None:
+def test_lookup_by_another_user_is_no_hit_but_getattr_is() -> None:
     assert hits(lookup(), lookup(uid=0)) == 0
     assert hits(getattr_(), getattr_(uid=0)) == 1
 
 
-def test_other_ranges_and_names_are_other_questions() -> None:
+def test_read_of_another_range_and_lookup_of_another_name_are_no_hits() -> None:
     assert hits(read(0), read(4096)) == 0
     assert hits(lookup(b"a", 5), lookup(b"b", 5)) == 0
 
@@ -259,7 +259,7 @@ def test_advice_without_requests_is_empty() -> None:
     assert found.json()["opcodes"] == {}
 
 
-def test_json() -> None:
+def test_json_has_the_advice_for_each_opcode() -> None:
     value = advised([getattr_(), getattr_()]).json()
     assert value["total"]["hits"] == value["opcodes"]["getattr"]["hits"] == 1
     assert value["total"]["hit_ratio"] == 0.5

@@ -60,7 +60,7 @@ OPCODES = start(View(TAB_NAMES.index("opcodes"), mount=CONNECTION))
 
 
 @pytest.mark.parametrize(("key", "name"), [(str(i + 1), name) for i, name in enumerate(TAB_NAMES)])
-def test_numbers_open_tabs(key: str, name: str) -> None:
+def test_digit_opens_a_tab(key: str, name: str) -> None:
     assert f"[{key} {name}]" in show(press(start(), key))[0]
 
 
@@ -169,7 +169,7 @@ def test_enter_on_a_mount_opens_its_opcodes() -> None:
     assert names(state) == ["lookup", "readlink"]
 
 
-def test_enter_on_an_opcode_shows_all_of_it() -> None:
+def test_enter_on_an_opcode_shows_all_its_counters() -> None:
     state = press(OPCODES, "\x1b[B\r")
     assert state.view.detail == (CONNECTION, "getattr")
     lines = show(state)
@@ -241,7 +241,7 @@ def test_channels_are_shown_by_cpu_or_node() -> None:
     assert press(press(state, "c"), "c") == start(View(TAB_NAMES.index("channels")))
 
 
-def test_help_has_every_column_of_the_tab_and_goes() -> None:
+def test_help_explains_every_column_of_the_tab_until_it_is_closed() -> None:
     for tab in range(len(TAB_NAMES)):
         state = start(View(tab))
         state_of_help = press(state, "?")
@@ -254,7 +254,7 @@ def test_help_has_every_column_of_the_tab_and_goes() -> None:
         assert press(state_of_help, "q") == state
 
 
-def test_keys_quit() -> None:
+def test_q_quits_from_every_view() -> None:
     assert start().press(["q"], width=80, height=24) is None
     assert OPCODES.press(["j", "enter", "q", "1"], width=80, height=24) is None
 
@@ -277,7 +277,7 @@ def test_keys_read_together_are_split() -> None:
         ("channels", "plain FUSE has no channels: requests wait in one queue for all CPUs"),
     ],
 )
-def test_tab_that_says_nothing_of_plain_fuse_says_why(tab: str, why: str) -> None:
+def test_tab_without_rows_for_plain_fuse_tells_why(tab: str, why: str) -> None:
     number = TAB_NAMES.index(tab)
     assert why in show(start(View(number, mount=PLAIN)))
     assert why not in show(start(View(number)))
@@ -363,7 +363,7 @@ def test_no_colour_is_used_with_no_color_or_a_dumb_terminal(variable: str) -> No
     assert "lookup" in out.getvalue()
 
 
-def test_bars_are_ascii_where_the_terminal_is() -> None:
+def test_bars_are_ascii_on_an_ascii_terminal() -> None:
     out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     Console(file=out, width=80, color_system=None).print(render(KNOWN, View(1), interval_s=1))
     out.flush()

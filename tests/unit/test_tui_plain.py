@@ -250,7 +250,7 @@ def test_opcodes_are_sorted(sort: str, order: list[str]) -> None:
     assert opcodes(show(MODEL, sort=sort)) == order
 
 
-def test_reverse_turns_the_order_round() -> None:
+def test_reverse_option_reverses_the_order() -> None:
     assert opcodes(show(MODEL, reverse=True)) == ["getxattr", "open", "lookup"]
 
 

@@ -19,7 +19,7 @@ from efuse.units import count, duration, share
         (1.5e6, "1.5M"),
     ],
 )
-def test_count(value: float, text: str) -> None:
+def test_count_is_shortened_by_a_unit(value: float, text: str) -> None:
     assert count(value) == text
 
 
@@ -42,7 +42,7 @@ def test_share_rounds_only_exact_ends(value: float | None, text: str) -> None:
         (2e9, "2.0 s"),
     ],
 )
-def test_duration(value: float | None, text: str) -> None:
+def test_duration_has_a_fitting_unit(value: float | None, text: str) -> None:
     assert duration(value) == text
 
 
@@ -56,7 +56,7 @@ def test_duration(value: float | None, text: str) -> None:
         ((1e-9, 5), "  ▁█"),
     ],
 )
-def test_sparkline_is_as_high_as_the_largest_that_is_shown(
+def test_sparkline_is_scaled_to_the_largest_value_shown(
     values: tuple[float, ...], bars: str
 ) -> None:
     assert sparkline(values, 4) == bars
