@@ -44,7 +44,7 @@ def _root(tmp_path: Path, release: str, *, modules: bool = True) -> Path:
         ("8.12.1", True, False),
     ],
 )
-def test_kernel_of_a_patched_series_with_headers_is_supported(
+def test_kernel_of_a_patched_series_with_loadable_modules_is_supported(
     tmp_path: Path, release: str, modules: bool, ok: bool
 ) -> None:
     found = features.feature("kernel", _root(tmp_path, release, modules=modules))
