@@ -60,6 +60,33 @@ missing_packages() {
 	done
 }
 
+# Returns whether the package $1 is installed, or in a package source of this machine.
+is_package() {
+	[ -z "$(missing_packages "$1")" ] || apt-cache show "$1" >/dev/null 2>&1
+}
+
+# Prints the dependencies of the package $1: of the installed one if there is one.
+depends() {
+	if [ -z "$(missing_packages "$1")" ]; then
+		dpkg-query -W -f='${Depends}\n' "$1"
+	else
+		apt-cache show "$1" 2>/dev/null | sed -n 's/^Depends: //p'
+	fi
+}
+
+# Prints the package with the name prefix $1, such as linux-headers, that keeps the newest kernel of
+# the series $2 and the flavour $3 installed. Its name has a series only if the release of Debian has
+# kernels of several series.
+series_package() {
+	local name
+	for name in "$1-$2-$3" "$1-$3"; do
+		if depends "$name" | grep "\(^\|[ ,]\)$1-$2[.][^ ,]*-$3\b" >/dev/null; then
+			echo "$name"
+			return
+		fi
+	done
+}
+
 install_missing() {
 	apt_update
 	quietly apt install --no-install-recommends "$@" ||
