@@ -134,21 +134,29 @@ def _libbpf(_root: Path) -> Feature:
     )
 
 
-def _libfuse(_root: Path) -> Feature:
-    found = None
+_LIBFUSES = ("libfuse3.so.4", "libfuse3.so.3")
+"""Names of libfuse, the newest first: since 3.17 it is that of Debian 13, before that of 12."""
+
+
+def _libfuse_version(name: str) -> str | None:
     try:
-        library = ctypes.CDLL("libfuse3.so.3")
-        library.fuse_pkgversion.restype = ctypes.c_char_p
-        found = library.fuse_pkgversion().decode()
+        library = ctypes.CDLL(name)
     except OSError:
-        pass
+        return None
+    library.fuse_pkgversion.restype = ctypes.c_char_p
+    return str(library.fuse_pkgversion().decode())
+
+
+def _libfuse(_root: Path) -> Feature:
+    versions = map(_libfuse_version, _LIBFUSES)
+    found = next((version for version in versions if version is not None), None)
     return Feature(
         "libfuse",
         found,
         "3.14",
         _at_least(found, "3.14"),
         "libfuse implements the FUSE protocol and accepts a mounted descriptor",
-        "apt-get install fuse3 libfuse3-3",
+        "apt-get install fuse3",
     )
 
 

@@ -145,5 +145,5 @@ def functions() -> Functions:
         return Functions(str(path))
     except OSError as error:
         raise NotSupportedError(
-            f"{path.name} cannot be loaded: {reason(error)}", hint="apt-get install libfuse3-3"
+            f"{path.name} cannot be loaded: {reason(error)}", hint="apt-get install fuse3"
         ) from error
