@@ -206,7 +206,10 @@ def _kbuild(
             f"nothing can be built for {target.release}: chroot(2) to {target.root} needs root",
             hint="sudo",
         )
-    inside = Path("/") / objects.relative_to(target.root)
+    if objects.is_relative_to(work):
+        inside = THERE / objects.relative_to(work)
+    else:
+        inside = "/" / objects.relative_to(target.root)
     words = ["make", "-C", str(inside), f"M={THERE}/{tree.relative_to(work)}", *arguments]
     return in_root(target.root, work, words)
 
@@ -243,7 +246,9 @@ def _objects_with_btf(target: Kernel, work: Path) -> Path:
     shadow.mkdir()
     for entry in target.headers.iterdir():
         if entry.name != "vmlinux":
-            (shadow / entry.name).symlink_to(entry.resolve())
+            # The build tools see the file below the root in which they run.
+            inside = "/" / entry.resolve().relative_to(target.root.resolve())
+            (shadow / entry.name).symlink_to(inside)
     script = source.pristine(target.archive) / "scripts/extract-vmlinux"
     with (shadow / "vmlinux").open("wb") as output:
         subprocess.run(

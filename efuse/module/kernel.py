@@ -29,13 +29,15 @@ __all__ = [
 ]
 
 SERIES = "6.12"
-"""Default kernel series: that of Debian 12, from bookworm-security."""
+"""Default kernel series: that of Debian 13, and of Debian 12 from bookworm-security."""
 
 PATCHED = (SERIES, "7.3")
 """Kernel series that have patches and are tested. DKMS builds for no other series."""
 
 FLAVOUR = "amd64"
 """Debian's kernel flavour. Other flavours lack features that the tests use, such as 9p."""
+
+_HEADERS = f"linux-headers-{SERIES}-{FLAVOUR} (Debian 13: linux-headers-{FLAVOUR})"
 
 
 def version(release: str) -> str:
@@ -90,32 +92,42 @@ def find(root: Path = Path("/"), release: str | None = None) -> Kernel:
     if release and (whole := _newest_unpacked(release)):
         return whole
     candidates = [
-        build.parent.name
-        for build in (root / "lib/modules").glob("*/build")
-        if (build / "Module.symvers").is_file()
-        and (
-            build.parent.name == release
-            if release
-            else version(build.parent.name) == SERIES and _of_flavour(build.parent.name)
-        )
+        name
+        for name in (path.name for path in (root / "lib/modules").glob("*"))
+        if (_build_tree(root, name) / "Module.symvers").is_file()
+        and (name == release if release else version(name) == SERIES and _of_flavour(name))
     ]
     if not candidates:
         wanted = release or f"a {SERIES} {FLAVOUR} kernel"
         raise NotSupportedError(
             f"no kernel headers were found: {root / 'lib/modules'} has none of {wanted}",
-            hint=f"apt-get install linux-headers-{release or f'{SERIES}-{FLAVOUR}'}",
+            hint=f"apt-get install {f'linux-headers-{release}' if release else _HEADERS}",
         )
     newest = max(candidates, key=_version_key)
-    headers = root / "lib/modules" / newest / "build"
-    kept = _unpacked() / newest
-    for place in (kept, root):
+    headers = _build_tree(root, newest)
+    for place in (*_kept(root, newest), root):
         image = place / f"boot/vmlinuz-{newest}"
         modules = place / "lib/modules" / newest
         if image.is_file() and (modules / "modules.dep").is_file():
-            if place == kept:
+            if place != root:
                 locations.check_private(place)
-            return Kernel(newest, headers, image, modules)
-    return Kernel(newest, headers)
+            return Kernel(newest, headers, image, modules, root)
+    return Kernel(newest, headers, root=root)
+
+
+def _build_tree(root: Path, release: str) -> Path:
+    """Return the headers to build for a release, which a symbolic link names below ``root``."""
+    build = root / "lib/modules" / release / "build"
+    if root == Path("/") or not build.is_symlink():
+        return build
+    target = build.readlink()
+    return root / target.relative_to("/") if target.is_absolute() else build.parent / target
+
+
+def _kept(root: Path, release: str) -> list[Path]:
+    """Return where scripts/setup, run here or below ``root`` by root, keeps the kernel's image."""
+    caches = [root / "root/.cache/efuse", root / "var/cache/efuse"] if root != Path("/") else []
+    return [cache / "kernels" / release for cache in (locations.cache(), *caches)]
 
 
 def running() -> str | None:

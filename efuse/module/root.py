@@ -8,7 +8,7 @@ from pathlib import Path
 
 __all__ = ["THERE", "in_root"]
 
-THERE = "/build"
+THERE = "/tmp"
 """Path of the work directory inside that root."""
 
 # The command runs in a new mount namespace. A new namespace begins with a copy of each mount of
@@ -32,8 +32,8 @@ exec env -i PATH=/usr/sbin:/usr/bin HOME=/ LC_ALL=C "$@"
 def in_root(root: Path, work: Path, words: Sequence[str]) -> list[str]:
     """Return a command that runs *words* in *root*. The command needs root privileges.
 
-    :param root: the root directory. It has the directories ``build``, ``dev``, ``proc`` and
-        ``run``, and the programs chroot(8) and env(1).
+    :param root: the root directory. It has the directories ``dev``, ``proc``, ``run`` and
+        ``tmp``, and the programs chroot(8) and env(1).
     :param work: the work directory, which appears as :data:`THERE`.
     :param words: the command to run. It gets nothing of the environment.
     """

@@ -68,7 +68,9 @@ def test_other_series_and_flavours_fail(tmp_path: Path, release: str) -> None:
     _headers(tmp_path, release)
     with pytest.raises(NotSupportedError) as caught:
         kernel.find(tmp_path)
-    assert caught.value.hint == "apt-get install linux-headers-6.12-amd64"
+    assert caught.value.hint == (
+        "apt-get install linux-headers-6.12-amd64 (Debian 13: linux-headers-amd64)"
+    )
 
 
 def test_release_without_suffix_is_found(tmp_path: Path) -> None:
@@ -93,6 +95,32 @@ def test_image_of_the_cache_comes_before_an_installed_one(tmp_path: Path, cache:
     found = kernel.find(tmp_path)
     assert found.image == cache / "kernels" / release / f"boot/vmlinuz-{release}"
     assert found.modules == cache / "kernels" / release / "lib/modules" / release
+
+
+def test_links_below_another_root_stay_in_it(tmp_path: Path) -> None:
+    release = "6.12.118+deb13-amd64"
+    headers = tmp_path / f"usr/src/linux-headers-{release}"
+    headers.mkdir(parents=True)
+    (headers / "Module.symvers").touch()
+    _image(tmp_path, release)
+    build = tmp_path / "lib/modules" / release / "build"
+    build.symlink_to(f"/usr/src/linux-headers-{release}")
+    found = kernel.find(tmp_path)
+    assert (found.headers, found.root) == (headers, tmp_path)
+    build.unlink()
+    build.symlink_to(f"../../../usr/src/linux-headers-{release}")
+    assert kernel.find(tmp_path).headers.resolve() == headers
+
+
+@pytest.mark.parametrize("place", ["root/.cache", "var/cache"])
+def test_image_that_was_set_up_below_another_root_is_found(tmp_path: Path, place: str) -> None:
+    release = "6.12.118+deb13-amd64"
+    _headers(tmp_path, release)
+    kept = tmp_path / place / "efuse/kernels" / release
+    _image(kept, release)
+    found = kernel.find(tmp_path)
+    assert found.image == kept / f"boot/vmlinuz-{release}"
+    assert found.modules == kept / "lib/modules" / release
 
 
 def _whole(cache: Path, release: str) -> Path:
