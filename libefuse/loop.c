@@ -625,7 +625,7 @@ int loop_channels(struct fuse_session *se, unsigned int max_workers, bool *start
 	}
 	err = open_channels(&loop);
 	if (!err)
-		err = fuse_session_custom_io(se, &loop_io, loop.fd);
+		err = session_custom_io(se, &loop_io, loop.fd);
 	if (!err)
 		err = start_workers(&loop);
 	*started = !err;

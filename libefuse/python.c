@@ -199,7 +199,7 @@ int efuse_python_watch(const char *extension)
 	int err;
 
 	python.se = NULL;
-	if (!fuse_session_custom_io)
+	if (!session_has_custom_io())
 		return -ENOSYS;
 	if (!handle)
 		return -ESRCH;
@@ -252,7 +252,7 @@ static int open_channel(void)
 	if (err)
 		return err;
 	err = fcntl(python.channel.fd, F_SETFL, O_NONBLOCK) ? -errno :
-	      fuse_session_custom_io(python.se, &python_io, python.fd);
+	      session_custom_io(python.se, &python_io, python.fd);
 	if (err)
 		channel_close(&python.channel);
 	return err;

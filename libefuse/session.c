@@ -25,7 +25,7 @@ bool session_served(struct fuse_session *se, unsigned int max_workers, int *resu
 
 	if (wanted && !strcmp(wanted, "0"))
 		return false;
-	if (!fuse_session_custom_io) {
+	if (!session_has_custom_io()) {
 		fprintf(stderr, "efuse: no channels: libfuse is older than 3.14\n");
 		return false;
 	}
