@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -52,6 +53,14 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
                 "--icount", is_flag=True, help="Let the guest's clock count instructions (one CPU)."
             ),
             kernel_option,
+            click.option(
+                "--root",
+                metavar="DIR",
+                default="/",
+                type=click.Path(path_type=Path),
+                help="Boot this directory, such as one of debootstrap, and the kernel that is "
+                "installed in it.",
+            ),
             click.option("--no-module", is_flag=True, help="Do not build and load efuse.ko."),
             click.option(
                 "--timeout",
@@ -89,6 +98,7 @@ def _run(arguments: list[str], shell: bool, given: dict[str, Any], again: int = 
         parameters=given["parameters"],
         nodes=given["nodes"],
         again=again,
+        root=given["root"],
     )
     result = run(arguments, options, shell=shell)
     if result.kernel_log is not None:
@@ -122,6 +132,7 @@ def run_command(command: tuple[str, ...], again: int, **given: Any) -> None:
 
     \b
     efuse guest run --cpus 4 --timeout 300 -- make -C project test
+    efuse guest run --root /srv/trixie -- cat /etc/debian_version
     """
     _run(list(command), False, given, again)
 

@@ -15,10 +15,15 @@ from typing import BinaryIO
 
 from efuse.errors import GuestError, NotSupportedError, UsageError
 from efuse.guest.accel import QEMU, Acceleration, die_with_parent
+from efuse.guest.tree import HOST, Tree
 
 __all__ = ["Machine", "Processes", "missing_programs", "started"]
 
-_VIRTIOFSD = ("/usr/lib/qemu/virtiofsd", "/usr/libexec/virtiofsd")
+_C_VIRTIOFSD = Path("/usr/lib/qemu/virtiofsd")
+"""The virtiofsd of QEMU 7.2 and older, in C. Debian 12 has it."""
+
+_RUST_VIRTIOFSD = Path("/usr/libexec/virtiofsd")
+"""The virtiofsd in Rust, a package of its own since Debian 13."""
 
 
 @dataclass(frozen=True)
@@ -43,20 +48,30 @@ class Machine:
     parameters: tuple[str, ...] = ()
     nodes: int = 1
 
-    def command(self, directory: Path, out: int, err: int, status: int, shell: bool) -> list[str]:
+    def command(
+        self,
+        directory: Path,
+        out: int,
+        err: int,
+        status: int,
+        shell: bool,
+        inside: Path | None = None,
+    ) -> list[str]:
         """Return QEMU's command line.
 
-        :param directory: directory of this run. The guest gets its path on the kernel's command
-            line.
+        :param directory: directory of this run.
         :param out: descriptor for the command's standard output.
         :param err: descriptor for the command's standard error.
         :param status: descriptor for the guest's own reports.
         :param shell: connect the guest's console to standard input and output of this process.
+        :param inside: path of *directory* in the guest, if the guest has another root. It is on the
+            kernel's command line.
         """
+        inside = inside or directory
         append = [
             "rootfstype=virtiofs root=efuseroot rw",
-            f"init={directory}/init",
-            f"efuse_dir={directory}",
+            f"init={inside}/init",
+            f"efuse_dir={inside}",
             "devtmpfs.mount=1 console=ttyS0 loglevel=5 panic=-1 oops=panic mitigations=off nokaslr",
             "rcupdate.rcu_cpu_stall_timeout=300 watchdog_thresh=60",
             *self.parameters,
@@ -135,9 +150,36 @@ class Processes:
         return (self.directory / "qemu.log").read_text(errors="replace").strip()
 
 
-def _virtiofsd() -> str | None:
-    found = [path for path in _VIRTIOFSD if os.access(path, os.X_OK)]
-    return found[0] if found else shutil.which("virtiofsd")
+def _virtiofsd() -> Path | None:
+    for program in (_C_VIRTIOFSD, _RUST_VIRTIOFSD):
+        if os.access(program, os.X_OK):
+            return program
+    found = shutil.which("virtiofsd")
+    return Path(found) if found else None
+
+
+def _virtiofsd_command(program: Path, descriptor: int, root: Path, *, keep: bool) -> list[str]:
+    """Return the file server's command line.
+
+    :param program: the server; every one that is not QEMU's is the one in Rust.
+    :param descriptor: a socket that listens for the guest.
+    :param root: directory that is served.
+    :param keep: let the guest keep what it has read.
+    """
+    cache = "always" if keep else "auto"
+    command = [str(program), f"--fd={descriptor}"]
+    if program == _C_VIRTIOFSD:
+        options = f"source={root},cache={cache},sandbox=chroot,log_level=err"
+        return [*command, "-f", "-o", options]
+    # If it announced mounts, the guest would have a mount of its own for each mount of the host.
+    return [
+        *command,
+        f"--shared-dir={root}",
+        f"--cache={cache}",
+        "--sandbox=chroot",
+        "--log-level=error",
+        "--no-announce-submounts",
+    ]
 
 
 def missing_programs() -> list[str]:
@@ -156,9 +198,10 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
             process.wait()
 
 
-def _start_virtiofsd(directory: Path, *, keep: bool) -> subprocess.Popen[bytes]:
+def _start_virtiofsd(directory: Path, tree: Tree, *, keep: bool) -> subprocess.Popen[bytes]:
     """Start the file server. It is listening when this returns, and ends with its one client.
 
+    :param tree: the files that are served.
     :param keep: let the guest keep what it has read. Otherwise it drops the pages of a file at each
         open(2), even those of programs and libraries, and starting one takes several times as long.
     """
@@ -168,12 +211,10 @@ def _start_virtiofsd(directory: Path, *, keep: bool) -> subprocess.Popen[bytes]:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"{directory}/fs.sock")
         listener.listen(1)
-        command = [program, "-f", f"--fd={listener.fileno()}"]
-        cache = "always" if keep else "auto"
-        command += ["-o", f"source=/,cache={cache},sandbox=chroot,log_level=err"]
+        command = _virtiofsd_command(program, listener.fileno(), tree.root, keep=keep)
         with (directory / "virtiofsd.log").open("wb") as log:
             return subprocess.Popen(
-                command,
+                tree.entering(command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -183,9 +224,12 @@ def _start_virtiofsd(directory: Path, *, keep: bool) -> subprocess.Popen[bytes]:
 
 
 @contextlib.contextmanager
-def started(machine: Machine, directory: Path, *, shell: bool = False) -> Iterator[Processes]:
+def started(
+    machine: Machine, directory: Path, *, tree: Tree = HOST, shell: bool = False
+) -> Iterator[Processes]:
     """Start a guest. Both of its processes are stopped when the context ends.
 
+    :param tree: the guest's root file system, in which *directory* is shown.
     :param shell: connect the guest's console to this process's terminal.
     :raises NotSupportedError: QEMU or virtiofsd is missing, or this user is not root.
     :raises GuestError: QEMU does not start.
@@ -194,7 +238,7 @@ def started(machine: Machine, directory: Path, *, shell: bool = False) -> Iterat
     if missing:
         raise NotSupportedError(
             f"a guest cannot be started: {' and '.join(missing)} not found",
-            hint="apt-get install qemu-system-x86 qemu-system-common",
+            hint="scripts/setup",
         )
     if os.geteuid() != 0:
         raise NotSupportedError(
@@ -202,7 +246,7 @@ def started(machine: Machine, directory: Path, *, shell: bool = False) -> Iterat
         )
     with contextlib.ExitStack() as stack:
         # With a shell, the user may change files on the host while the guest runs.
-        server = _start_virtiofsd(directory, keep=not shell)
+        server = _start_virtiofsd(directory, tree, keep=not shell)
         stack.callback(_stop, server)
         streams: dict[str, BinaryIO] = {}
         write_ends = []
@@ -211,7 +255,8 @@ def started(machine: Machine, directory: Path, *, shell: bool = False) -> Iterat
             streams[name] = stack.enter_context(os.fdopen(read_end, "rb", buffering=0))
             write_ends.append(write_end)
         try:
-            command = machine.command(directory, write_ends[0], write_ends[1], write_ends[2], shell)
+            out, err, status = write_ends
+            command = machine.command(directory, out, err, status, shell, tree.inside(directory))
             with (directory / "qemu.log").open("wb") as log:
                 qemu = subprocess.Popen(
                     command,

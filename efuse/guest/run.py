@@ -27,6 +27,7 @@ from efuse import locations
 from efuse.errors import EmulatorError, GuestError, NotSupportedError, UsageError
 from efuse.guest import accel, kernel_log
 from efuse.guest.processes import Machine, Processes, started
+from efuse.guest.tree import HOST, Tree, at
 from efuse.module import build as module_build
 from efuse.module import kernel
 from efuse.module.kernel import Kernel
@@ -55,7 +56,7 @@ class Options:
     :ivar cpus: number of virtual processors; with ``icount`` it is always 1.
     :ivar memory: size of the memory with a unit, such as ``4G``.
     :ivar icount: let the guest's clock count instructions.
-    :ivar kernel: the kernel to boot; by default the newest one of the default series.
+    :ivar kernel: the kernel to boot; by default the newest one of the default series below *root*.
     :ivar module: whether to build the modules and load ``efuse.ko``.
     :ivar timeout_s: time limit of the command, in seconds; the guest is then stopped.
     :ivar keep_log: keep the kernel log even if nothing is wrong.
@@ -64,6 +65,7 @@ class Options:
     :ivar again: how often to run the command again, in a new guest, after a fault of the emulator
         ended its guest. A guest whose kernel complains before it has booted is always booted again,
         at most twice: eFuse's code has not run in it yet.
+    :ivar root: directory that the guest has as its root.
     """
 
     cpus: int = 2
@@ -76,6 +78,7 @@ class Options:
     parameters: tuple[str, ...] = ()
     nodes: int = 1
     again: int = 0
+    root: Path = Path("/")
 
 
 @dataclass(frozen=True)
@@ -161,12 +164,17 @@ def _write_directory(
     target: Kernel,
     module: Path | None,
     environment: Mapping[str, str],
+    tree: Tree = HOST,
 ) -> None:
-    """Write the files that ``init.sh`` reads."""
+    """Write the files that ``init.sh`` reads.
+
+    :param module: path in the guest of the module to load.
+    :param tree: the guest's root file system, in which *directory* and the kernel are shown.
+    """
     init = directory / "init"
     shutil.copyfile(Path(__file__).with_name("init.sh"), init)
     init.chmod(0o755)
-    cwd = Path.cwd()
+    cwd = tree.inside(Path.cwd())
     variables = [f"{key}={value}" for key, value in environment.items()]
     lines = [
         f"cd {shlex.quote(str(cwd))} || exit 125",
@@ -180,12 +188,13 @@ def _write_directory(
     # This directory becomes the guest's /lib/modules.
     modules = directory / "modules"
     modules.mkdir(mode=0o755)
+    headers = tree.inside(target.headers)
     if target.modules is not None:
-        (modules / target.release).symlink_to(target.modules)
+        (modules / target.release).symlink_to(tree.inside(target.modules))
     else:
         (modules / target.release).mkdir()
-        (modules / target.release / "build").symlink_to(target.headers)
-        (modules / target.release / "source").symlink_to(target.headers)
+        (modules / target.release / "build").symlink_to(headers)
+        (modules / target.release / "source").symlink_to(headers)
 
     devices = directory / "dev"
     devices.mkdir()
@@ -195,19 +204,19 @@ def _write_directory(
 
     shown = _kept_paths(
         cwd,
-        Path(sys.prefix),
-        locations.package(),
-        directory,
-        target.headers,
-        *([target.modules] if target.modules else []),
+        *([Path(sys.prefix), locations.package()] if tree == HOST else []),
+        tree.inside(directory),
+        headers,
+        *([tree.inside(target.modules)] if target.modules else []),
     )
-    binds = [f"{_fstab_word(modules)} /lib/modules none bind\n"]
+    binds = []
     # The bind mounts use the host's root, which was made accessible before /tmp and /run were
     # covered.
     for path in shown:
         word = _fstab_word(path)
         binds.append(f"/run/efuse/host{word} {word} none x-mount.mkdir,bind\n")
-    (directory / "fstab").write_text(_FSTAB + "".join(binds[1:] + binds[:1]))
+    binds.append(f"{_fstab_word(tree.inside(modules))} /lib/modules none x-mount.mkdir,bind\n")
+    (directory / "fstab").write_text(_FSTAB + "".join(binds))
 
 
 def _environment(modules: Mapping[str, Path]) -> dict[str, str]:
@@ -220,6 +229,26 @@ def _environment(modules: Mapping[str, Path]) -> dict[str, str]:
     for key in (*unusable, "TMPDIR", "MAKEFLAGS", "MAKELEVEL", "MFLAGS"):
         environment.pop(key, None)
     return environment
+
+
+def _copied_modules(directory: Path, modules: Mapping[str, Path]) -> dict[str, Path]:
+    """Copy built modules into the directory of a run: another tree does not show the cache."""
+    return {name: Path(shutil.copy(module, directory)) for name, module in modules.items()}
+
+
+def _fill(
+    directory: Path, command: Sequence[str], target: Kernel, modules: Mapping[str, Path], tree: Tree
+) -> Tree:
+    """Write the guest's files. Return its root file system, in which they are shown.
+
+    :param modules: the built modules by the environment variable with their path.
+    """
+    if tree != HOST:
+        tree = tree.with_run(run=directory, modules=target.modules, headers=target.headers)
+        modules = _copied_modules(directory, modules)
+    paths = {name: tree.inside(module) for name, module in modules.items()}
+    _write_directory(directory, command, target, paths.get(MODULE), _environment(paths), tree)
+    return tree
 
 
 class _Follower:
@@ -364,25 +393,26 @@ def _shell_files(directory: Path) -> None:
 
 def _attempt(
     machine: Machine,
-    fill: Callable[[Path], None],
+    fill: Callable[[Path], Tree],
     options: Options,
     shell: bool,
     sinks: tuple[BinaryIO, BinaryIO],
 ) -> Result:
     """Boot one guest, and follow it to its end.
 
-    :param fill: function that writes the guest's files into the given directory.
+    :param fill: function that writes the guest's files into the given directory, and returns the
+        guest's root file system, in which it is shown.
     :param sinks: files for the command's standard output and standard error.
     """
     with tempfile.TemporaryDirectory(dir=_guests(), prefix=f"run-{os.getpid()}-") as name:
         directory = Path(name)
-        fill(directory)
+        tree = fill(directory)
         if shell:
             _shell_files(directory)
         log_file = directory / "kernel.log"
         try:
             with (
-                started(machine, directory, shell=shell) as processes,
+                started(machine, directory, tree=tree, shell=shell) as processes,
                 _raw_terminal() if shell else contextlib.nullcontext(),
             ):
                 follower = _Follower(processes, *sinks, options.timeout_s)
@@ -412,9 +442,10 @@ def run(
 ) -> Result:
     """Run ``command`` in a new guest, in the current directory. The guest ends with the command.
 
-    The command sees the host's files and the caller's environment, with ``EFUSE_GUEST=1`` added. It
-    has no standard input. If a file changes on the host after the guest has read it, the guest may
-    not see the change; with *shell* it does.
+    The command sees the host's files, or those of another root directory and the current directory.
+    It gets the caller's environment, with ``EFUSE_GUEST=1`` added, and no standard input. If a file
+    changes on the host after the guest has read it, the guest may not see the change; with *shell*
+    it does.
 
     :param options: options for the guest.
     :param shell: connect the command to the terminal.
@@ -423,12 +454,14 @@ def run(
     :param say: function that is called with each progress message.
     :raises NotSupportedError: something that a guest needs is missing, or this process runs in a
         guest itself.
+    :raises UsageError: the guest cannot have the given root directory.
     :raises ModuleBuildError: a module cannot be built.
     :raises GuestError: the guest died, reported nothing, took too long, or its kernel complained.
     """
     if os.environ.get(INSIDE):
         raise NotSupportedError("a guest cannot be started inside a guest")
-    target = options.kernel or kernel.find()
+    tree = at(options.root)
+    target = options.kernel or kernel.find(tree.root)
     if target.image is None:
         raise NotSupportedError(
             f"a guest cannot be booted: the image of kernel {target.release} is missing",
@@ -462,9 +495,7 @@ def run(
         try:
             return _attempt(
                 machine,
-                lambda directory: _write_directory(
-                    directory, command, target, modules.get(MODULE), _environment(modules)
-                ),
+                lambda directory: _fill(directory, command, target, modules, tree),
                 options,
                 shell,
                 (stdout or sys.stdout.buffer, stderr or sys.stderr.buffer),

@@ -22,6 +22,7 @@ from efuse.guest import accel, kernel_log, processes, run
 from efuse.guest.accel import Acceleration
 from efuse.guest.processes import Machine, Processes
 from efuse.guest.run import _Follower, _fstab_word, _judge, _kept_paths, _write_directory
+from efuse.guest.tree import HOST, Tree
 from efuse.module.kernel import Kernel
 
 _EMULATED = Acceleration(False, "of a test")
@@ -260,7 +261,7 @@ def test_directory_of_the_file_servers_socket_is_private(
     """A process that connects to the socket reads and writes the host's files as root."""
     modes = []
 
-    def start(_machine: Machine, directory: Path, *, shell: bool) -> Processes:
+    def start(_machine: Machine, directory: Path, *, tree: Tree, shell: bool) -> Processes:
         modes.append(stat.S_IMODE(directory.stat().st_mode))
         raise GuestError("seen")
 
@@ -271,7 +272,7 @@ def test_directory_of_the_file_servers_socket_is_private(
     try:
         with pytest.raises(GuestError, match="seen"):
             run._attempt(
-                machine, lambda _path: None, run.Options(), False, (io.BytesIO(), io.BytesIO())
+                machine, lambda _path: HOST, run.Options(), False, (io.BytesIO(), io.BytesIO())
             )
     finally:
         os.umask(umask)
@@ -447,7 +448,7 @@ def _run_with(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, again: int, *ends: Exception | run.Result
 ) -> run.Result:
     kernel = Kernel("6.12.0", tmp_path, tmp_path / "image", tmp_path)
-    monkeypatch.setattr(run.kernel, "find", lambda: kernel)
+    monkeypatch.setattr(run.kernel, "find", lambda _root: kernel)
     monkeypatch.setattr(run.accel, "probe", lambda _image: _EMULATED)
     monkeypatch.setattr(run, "_attempt", _Attempts(*ends))
     return run.run(["true"], run.Options(module=False, again=again), say=lambda _text: None)
