@@ -6,12 +6,12 @@ TESTS ?=
 K ?=
 export JSON K
 
-.PHONY: help setup check lint test test-unit test-host test-guest test-perf test-debug test-mutants test-zoo test-package conformance fuzz schedules crash-replay soak man docs lint-kernel demo pictures clean
+.PHONY: help setup check lint test test-unit test-host test-guest test-perf test-debug test-mutants test-zoo test-package test-debian13 conformance fuzz schedules crash-replay soak man docs lint-kernel demo pictures clean
 
 help: ## list what can be made
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
-setup: ## packages, a kernel for the guest, .venv: all that the other targets need (Debian 12)
+setup: ## packages, a kernel for the guest, .venv: all that the other targets need (Debian 12 or 13)
 	@scripts/setup
 
 demo: setup ## real programs on a real source tree, plain FUSE next to eFuse (JSON=FILE)
@@ -49,6 +49,9 @@ test-zoo: ## daemons of Debian and PyPI in a guest, plain and on eFuse, compared
 
 test-package: ## build the Debian package, install it by DKMS in a clean root (root; cached)
 	@scripts/test-package
+
+test-debian13: ## set up a root of Debian 13, and run guest tests in a guest of it (root; cached)
+	@scripts/test-debian13
 
 crash-replay: ## crashes below eFuse mounts: what fsync(2) acknowledged must be there (root; slow)
 	@scripts/crash-replay
