@@ -188,7 +188,7 @@ def test_documented_numbers_of_series_are_right() -> None:
     (numbers,) = re.findall(
         r"some (\d+) series for each opcode in use, (\d+) for each of the four paths"
         r" \(\d+ with `--times`\), and (\d+) for each CPU",
-        DOCUMENT.read_text(),
+        " ".join(DOCUMENT.read_text().split()),
     )
     counted = tuple(str(series(label, ("",))) for label in ("opcode", "path", "cpu"))
     assert numbers == counted
