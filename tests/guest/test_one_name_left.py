@@ -246,3 +246,37 @@ def test_link_made_while_handlers_are_detached_is_known_after_they_are_attached_
         os.close(direct)
         os.close(fd)
         assert seen == expected
+
+
+@pytest.mark.parametrize("what", ["attributes", "xattr", "data"])
+def test_file_whose_names_are_not_counted_is_seen_to_change_by_another_name(
+    mountpoint: Path, what: str
+) -> None:
+    """The daemon reports an nlink of 0 for all files, as some daemons of archives do."""
+    with mounted(
+        mountpoint,
+        consistency="exclusive",
+        nodeid_per_name=True,
+        counts_names=False,
+        open_flags=FOPEN_NOFLUSH,
+        path="cache",
+        **_NO_TIMEOUT,
+    ) as m:
+        m.model.create("f", b"o" * BLOCK)
+        m.model.hard_link("f", "h")
+        m.model.set_xattr("f", b"user.x", b"old")
+        fd, other = os.open(m / "f", os.O_RDONLY), os.open(m / "h", os.O_RDWR)
+        assert os.fstat(fd).st_nlink == 0
+        assert os.pread(fd, 2 * BLOCK, 0) == b"o" * BLOCK
+        assert os.getxattr(fd, "user.x") == b"old"
+        if what == "attributes":
+            os.fchmod(other, 0o600)
+            assert os.fstat(fd).st_mode & 0o777 == 0o600
+        elif what == "xattr":
+            os.setxattr(other, "user.x", b"new")
+            assert os.getxattr(fd, "user.x") == b"new"
+        else:
+            assert os.pwrite(other, b"n" * 2 * BLOCK, 0) == 2 * BLOCK
+            assert os.pread(fd, 3 * BLOCK, 0) == b"n" * 2 * BLOCK
+        os.close(other)
+        os.close(fd)

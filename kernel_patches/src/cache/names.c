@@ -5,9 +5,11 @@
  * mode what is known of such a file lives only as long as the daemon says. A daemon that has one
  * nodeid for each file declares `nodeid_per_file`.
  *
- * A file is known to have one name from attributes that nothing has crossed. While it may have
- * several, its values are learned all the same, and end when their timeouts do. Without these
- * timeouts they would come to life again when one name is left. So all of them end then.
+ * A file is known to have one name from attributes that nothing has crossed. A daemon that does not
+ * count names, such as one for archives, may report none for a file that has several: that tells
+ * nothing. While a file may have several names, its values are learned all the same, and end when
+ * their timeouts do. Without these timeouts they would come to life again when one name is left. So
+ * all of them end then.
  */
 #include "cache_i.h"
 
@@ -45,7 +47,7 @@ void efuse_names_told(struct inode *inode, const struct fuse_attr *attr)
 
 	if (S_ISDIR(attr->mode))
 		return;
-	if (attr->nlink <= 1 && attr->flags & EFUSE_ATTR_MARKED) {
+	if (attr->nlink == 1 && attr->flags & EFUSE_ATTR_MARKED) {
 		if (fi->efuse_names == EFUSE_NAMES_SEVERAL && efuse_names_matter(ec))
 			efuse_names_end(ec, fi->nodeid);
 		/* A reader that sees one name sees that the values have ended. */
@@ -102,7 +104,7 @@ void efuse_linked(struct fuse_mount *fm, u64 nodeid)
  */
 bool efuse_shared(const struct efuse_conn *ec, const struct fuse_attr *attr)
 {
-	return attr->nlink > 1 && !S_ISDIR(attr->mode) && !READ_ONCE(ec->nodeid_per_file);
+	return attr->nlink != 1 && !S_ISDIR(attr->mode) && !READ_ONCE(ec->nodeid_per_file);
 }
 
 /**

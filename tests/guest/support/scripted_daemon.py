@@ -47,6 +47,7 @@ class Options:
     :ivar reuse_nodeids: give the nodeid of a forgotten file to the next new file.
     :ivar one_generation: give the same generation to all files, as many daemons do.
     :ivar nodeid_per_name: give each name of a file its own nodeid, as path-based daemons do.
+    :ivar counts_names: report how many names a file has; otherwise 0.
     :ivar check_modes: check owner and mode, as a file system without default_permissions.
     :ivar readdirplus: support READDIRPLUS.
     :ivar open_flags: flags of the answer to OPEN.
@@ -71,6 +72,7 @@ class Options:
     reuse_nodeids: bool = False
     one_generation: bool = False
     nodeid_per_name: bool = False
+    counts_names: bool = True
     check_modes: bool = False
     readdirplus: bool = True
     open_flags: int = 0
@@ -455,8 +457,9 @@ class ScriptedDaemon:
 
     def _attr(self, inode: Inode) -> bytes:
         times = inode.atime_ns, inode.mtime_ns, inode.ctime_ns
+        nlink = inode.nlink if self._options.counts_names else 0
         return wire.attributes(
-            inode.ino, inode.size, times, inode.mode, inode.nlink, inode.uid, inode.gid, inode.rdev
+            inode.ino, inode.size, times, inode.mode, nlink, inode.uid, inode.gid, inode.rdev
         )
 
     def _entry(self, inode: Inode, place: tuple[int, bytes] | None = None) -> bytes:
