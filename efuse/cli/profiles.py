@@ -63,7 +63,9 @@ def show(name: str, as_json: bool) -> None:
     echo(f"{found.name}: {found.reason}")
     rows = [
         ["applies to", _applies_to(found)],
+        ["other options", ", ".join(found.known_options) or "any"],
         ["consistency", found.consistency],
+        *([["names", found.names], ["nodeids", found.nodeids]] if found.names else []),
         ["promises", ", ".join(found.promises) or "none"],
         ["revalidate", "yes" if found.revalidate else "no"],
         ["data cache", found.data_cache],

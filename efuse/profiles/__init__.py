@@ -2,8 +2,13 @@
 """What is known of FUSE daemons: how the kernel may treat the files of each.
 
 Each file ``NAME.toml`` here is a profile. It applies to a command that runs one of its
-``programs`` with the mount options ``mount_options``, if it names any. If several apply, the one
-with the most options does.
+``programs`` with the mount options ``mount_options``, if it names any, and with no options but
+those that it knows, if it lists any. If several apply, the one with the most ``mount_options``
+does. If none does, or the command is not understood, the timeouts of the daemon decide.
+
+A profile makes a mount ``exclusive`` without being asked, and nothing ends a wrong answer then. So
+it says why names do not fold case, and why each change of a file comes by its one nodeid; or that
+nothing changes at all. With an option that it does not know, that may be wrong.
 """
 
 from __future__ import annotations
@@ -19,7 +24,24 @@ from typing import Any
 
 from efuse.errors import UsageError
 
-__all__ = ["NO_PROFILE", "Profile", "all_profiles", "matching", "named"]
+__all__ = ["COMMON_OPTIONS", "NO_PROFILE", "Profile", "all_profiles", "matching", "named"]
+
+COMMON_OPTIONS = (
+    *("-f", "-d", "-s", "-n", "-v", "allow_other", "allow_root", "auto_unmount", "debug"),
+    *(
+        "default_permissions",
+        "dev",
+        "nodev",
+        "suid",
+        "nosuid",
+        "exec",
+        "noexec",
+        "atime",
+        "noatime",
+    ),
+    *("fsname", "subtype", "max_read", "big_writes", "rw", "uid", "gid", "umask"),
+)
+"""Options of libfuse and of mount(8) that do not matter for what a profile says."""
 
 _PYTHON = re.compile(r"python[0-9.]*")
 
@@ -33,6 +55,10 @@ class Profile:
     :ivar tried: the versions of the daemon that it was tried with.
     :ivar programs: names of the programs that it applies to.
     :ivar mount_options: options after ``-o`` that the command must have.
+    :ivar known_options: other options that the command may have: those after ``-o``, and those with
+        their dashes. Empty: any. A word of `COMMON_OPTIONS` is always known.
+    :ivar names: why two names with different bytes are two names; said with ``exclusive``.
+    :ivar nodeids: why each change of a file comes by its one nodeid; said with ``exclusive``.
     :ivar consistency: see `efuse.fs.options.Options`.
     :ivar promises: names of promises of `efuse.fs.options.Options` that the daemon keeps.
     :ivar revalidate: see `efuse.fs.options.Options`.
@@ -44,6 +70,9 @@ class Profile:
     tried: tuple[str, ...]
     programs: tuple[str, ...]
     mount_options: tuple[str, ...] = ()
+    known_options: tuple[str, ...] = ()
+    names: str = ""
+    nodeids: str = ""
     consistency: str = "ttl"
     promises: tuple[str, ...] = ()
     revalidate: bool = True
@@ -52,7 +81,13 @@ class Profile:
     def applies(self, command: Sequence[str]) -> bool:
         """Tell whether it applies to a daemon and its arguments."""
         program, arguments = _program(command)
-        return program in self.programs and set(self.mount_options) <= _mount_options(arguments)
+        if program not in self.programs:
+            return False
+        given = _options(arguments)
+        known = {*self.mount_options, *self.known_options, *COMMON_OPTIONS}
+        return given.issuperset(self.mount_options) and (
+            not self.known_options or given.issubset(known)
+        )
 
     @property
     def json(self) -> dict[str, Any]:
@@ -122,14 +157,28 @@ def _program(command: Sequence[str]) -> tuple[str, list[str]]:
     return Path(program).name, arguments
 
 
-def _mount_options(arguments: Sequence[str]) -> set[str]:
-    """Return the names of the mount options in a daemon's arguments. ``-r`` stands for ``ro``."""
-    found: list[str] = []
-    for at, word in enumerate(arguments):
-        if word == "-o":
-            found += arguments[at + 1 : at + 2]
-        elif word.startswith("-o"):
-            found.append(word[2:])
-        elif word == "-r":
-            found.append("ro")
-    return {option.partition("=")[0] for text in found for option in text.split(",") if option}
+def _options(arguments: Sequence[str]) -> set[str]:
+    """Return the options of a daemon: the names after ``-o``, and the others with their dashes.
+
+    ``-r`` and ``--read-only`` stand for ``ro``. Short ones may be combined: ``-no ro``.
+    """
+    found: set[str] = set()
+    words = iter(arguments)
+    for word in words:
+        if word == "--":
+            break
+        name, equals, value = word.partition("=")
+        if name in ("--options", "--option"):
+            found |= _names(value if equals else next(words, ""))
+        elif name.startswith("--"):
+            found.add("ro" if name == "--read-only" else name)
+        elif word.startswith("-"):
+            flags, with_options, value = word[1:].partition("o")
+            found |= {"ro" if flag == "r" else f"-{flag}" for flag in flags}
+            if with_options:
+                found |= _names(value or next(words, ""))
+    return found
+
+
+def _names(options: str) -> set[str]:
+    return {option.partition("=")[0] for option in options.split(",") if option}

@@ -16,6 +16,7 @@ from efuse.profiles import Profile, all_profiles, matching, named
 
 _GENERAL = Profile(name="a", reason="r", tried=("1",), programs=("arch",))
 _READ_ONLY = Profile(name="b", reason="r", tried=("1",), programs=("arch",), mount_options=("ro",))
+_FEW_OPTIONS = Profile(name="c", reason="r", tried=("1",), programs=("arch",), known_options=("a",))
 
 
 @pytest.mark.parametrize("name", all_profiles())
@@ -34,6 +35,64 @@ def test_profile_says_only_what_a_mount_can_be_told(name: str) -> None:
     assert not profile.reason.endswith(".")
 
 
+_NOTHING = "nothing changes"
+
+
+@pytest.mark.parametrize("name", all_profiles())
+def test_profile_says_why_a_mount_may_be_exclusive(name: str) -> None:
+    """Otherwise a newcomer's mount is wrong for ever where plain FUSE is for a second."""
+    profile = named(name)
+    assert bool(profile.names) == bool(profile.nodeids) == (profile.consistency == "exclusive")
+    if profile.consistency == "exclusive" and (profile.names, profile.nodeids) != (_NOTHING,) * 2:
+        assert profile.known_options, "an option may make it wrong"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "mount.exfat-fuse /dev/x /m",
+        "archivemount a.tar /m",
+        "archivemount -o nobackup a.tar /m",
+        "lowntfs-3g -o ignore_case /dev/x /m",
+        "lowntfs-3g /dev/x /m",
+        "ntfs-3g -o ignore_case /dev/x /m",
+        "ntfs-3g -o streams_interface=windows /dev/x /m",
+        "ntfs-3g --options ro /dev/x /m",
+        "ntfs-3g --options=ro /dev/x /m",
+        "ntfs-3g -no ro /dev/x /m",
+        "ntfs-3g -nro rw /dev/x /m",
+        "ntfs-3g -nr /dev/x /m",
+        "ntfs-3g -o rw,ro /dev/x /m",
+        "ntfs-3g --unknown /dev/x /m",
+        "ntfs-3g -z /dev/x /m",
+        "fuse2fs -o norecovery image /m",
+        "fuse2fs -oro image /m",
+    ],
+)
+def test_timeouts_decide_where_a_change_may_come_by_another_name(command: str) -> None:
+    found = matching(command.split())
+    assert found is None or found.consistency == "ttl"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "archivemount -o readonly a.tar /m",
+        "archivemount -f -o nobackup,readonly a.tar /m",
+        "ntfs-3g -o no_detach,uid=0 /dev/x /m",
+        "ntfs-3g -nv --options allow_other -- /dev/x -odd",
+        "fuse2fs -f image /m",
+        "fuse-zip -r a.zip /m",
+        "squashfuse -o offset=5,timeout=3 image /m",
+        "borg mount --first 3 repo /m",
+    ],
+)
+def test_mount_is_exclusive_where_it_is_known_to_be_true(command: str) -> None:
+    found = matching(command.split())
+    assert found is not None
+    assert found.consistency == "exclusive"
+
+
 @pytest.mark.parametrize(
     ("profile", "command", "applies"),
     [
@@ -48,6 +107,15 @@ def test_profile_says_only_what_a_mount_can_be_told(name: str) -> None:
         (_READ_ONLY, ["arch", "-o", "allow_other,ro", "x", "/mnt"], True),
         (_READ_ONLY, ["arch", "-oro", "x", "/mnt"], True),
         (_READ_ONLY, ["arch", "-r", "x", "/mnt"], True),
+        (_READ_ONLY, ["arch", "-nro", "rw", "x", "/mnt"], True),
+        (_READ_ONLY, ["arch", "-no", "ro", "x", "/mnt"], True),
+        (_READ_ONLY, ["arch", "--options", "ro", "x", "/mnt"], True),
+        (_READ_ONLY, ["arch", "--options=rw,ro", "x", "/mnt"], True),
+        (_READ_ONLY, ["arch", "--", "-r", "/mnt"], False),
+        (_FEW_OPTIONS, ["arch", "x", "/mnt"], True),
+        (_FEW_OPTIONS, ["arch", "-f", "-o", "allow_other,a=5", "x", "/mnt"], True),
+        (_FEW_OPTIONS, ["arch", "-o", "other", "x", "/mnt"], False),
+        (_FEW_OPTIONS, ["arch", "--other", "x", "/mnt"], False),
         (_READ_ONLY, ["arch", "x", "ro", "-o"], False),
     ],
 )
