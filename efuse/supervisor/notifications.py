@@ -11,6 +11,7 @@ Python binding is not on PyPI, and the filter has a dozen instructions.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -21,6 +22,7 @@ import struct
 from dataclasses import dataclass
 
 __all__ = [
+    "FUSE_DEV_IOC_CLONE",
     "FUSE_DEV_IOC_SYNC_INIT",
     "Listener",
     "Notification",
@@ -54,7 +56,8 @@ _NEWER = {
     446: "landlock_restrict_self",
 }
 _OF_MACHINE = {"x86_64": (_X86_64, _I386), "aarch64": (_AARCH64, _ARM)}
-_FUSE_DEV_IOC_CLONE = 0x8004E500
+FUSE_DEV_IOC_CLONE = 0x8004E500
+"""Request of ioctl(2): a new descriptor of /dev/fuse serves the connection of another."""
 FUSE_DEV_IOC_SYNC_INIT = 0xE503
 """Request of ioctl(2), from Linux 7.0 on: mount(2) waits for INIT."""
 
@@ -62,7 +65,7 @@ _NOTIF = struct.Struct("=QIIiIQ6Q")  # id, pid, flags, nr, arch, ip, args
 _RESPONSE = struct.Struct("=QqiI")  # id, val, error, flags
 _ADD = struct.Struct("=QIIII")  # id, flags, srcfd, newfd, newfd_flags
 _CONTINUE = 1
-_ADD_SET, _ADD_SEND = 1, 2
+_ADD_SET = 1
 
 
 def _ioctl(number: int, size: int, *, reads: bool) -> int:
@@ -100,7 +103,7 @@ def _filter(machine: str) -> list[tuple[int, int, int, int]]:
         checks += [
             (_RET, 0, 0, _ALLOW),
             (_LD, 0, 0, _REQUEST_AT),
-            (_JEQ, 2, 0, _FUSE_DEV_IOC_CLONE),
+            (_JEQ, 2, 0, FUSE_DEV_IOC_CLONE),
             (_JEQ, 1, 0, FUSE_DEV_IOC_SYNC_INIT),
             (_RET, 0, 0, _ALLOW),
             (_RET, 0, 0, _USER_NOTIF),
@@ -137,8 +140,9 @@ class Notification:
 
     :ivar id: identifies it.
     :ivar thread: id of the calling thread; 0 if it is in another PID namespace.
-    :ivar name: its name: ``mount``, ``fsopen``, ``fsconfig``, ``move_mount``, or ``ioctl``, which
-        is always FUSE_DEV_IOC_CLONE.
+    :ivar name: its name: ``mount``, ``fsopen``, ``fsconfig``, ``move_mount``,
+        ``landlock_restrict_self``, or ``ioctl``, which is always FUSE_DEV_IOC_CLONE or
+        FUSE_DEV_IOC_SYNC_INIT; empty for a number outside of the numbers of its interface.
     :ivar arguments: its six arguments.
     """
 
@@ -168,7 +172,7 @@ class Listener:
         """
         record = bytearray(_NOTIF.size)
         try:
-            fcntl.ioctl(self.fd, _RECEIVE, record)
+            self._ioctl(_RECEIVE, record)
         except FileNotFoundError:
             return None
         number, thread, _, nr, arch, _, *arguments = _NOTIF.unpack(record)
@@ -184,7 +188,7 @@ class Listener:
     def is_valid(self, call: Notification) -> bool:
         """Tell whether the caller still waits, so that its id meant its process until now."""
         try:
-            fcntl.ioctl(self.fd, _IS_VALID, struct.pack("=Q", call.id))
+            self._ioctl(_IS_VALID, struct.pack("=Q", call.id))
         except OSError:
             return False
         return True
@@ -195,7 +199,7 @@ class Listener:
         :raises OSError: ENOENT: the caller does not wait any more.
         """
         flags = os.O_CLOEXEC if cloexec else 0
-        fcntl.ioctl(self.fd, _ADD_FD, _ADD.pack(call.id, _ADD_SET, source, at, flags))
+        self._ioctl(_ADD_FD, _ADD.pack(call.id, _ADD_SET, source, at, flags))
 
     def give(self, call: Notification, source: int, *, cloexec: bool) -> None:
         """Answer with a new descriptor of the file that *source* is open on.
@@ -203,7 +207,9 @@ class Listener:
         :raises OSError: ENOENT: the caller does not wait any more; EMFILE: it has no room for it.
         """
         flags = os.O_CLOEXEC if cloexec else 0
-        fcntl.ioctl(self.fd, _ADD_FD, _ADD.pack(call.id, _ADD_SEND, source, 0, flags))
+        # Without SECCOMP_ADDFD_FLAG_SEND: a signal that interrupts it would let the call return 0.
+        number = self._ioctl(_ADD_FD, _ADD.pack(call.id, 0, source, 0, flags))
+        self._send(_RESPONSE.pack(call.id, number, 0, 0))
 
     def answer(self, call: Notification, error: int = 0) -> None:
         """Let the call return 0, or fail with *error* (an errno)."""
@@ -215,8 +221,19 @@ class Listener:
 
     def _send(self, response: bytes) -> None:
         try:
-            fcntl.ioctl(self.fd, _SEND, response)
+            self._ioctl(_SEND, response)
         except OSError as error:
             # The caller does not wait any more, or has its answer already.
             if error.errno not in (errno.ENOENT, errno.EINPROGRESS):
                 raise
+
+    def _ioctl(self, request: int, argument: bytes | bytearray) -> int:
+        """Repeat an ioctl(2) until no signal interrupts it.
+
+        The kernel has taken back what a signal interrupts. Python repeats other system calls by
+        itself, but not ioctl(2).
+        """
+        buffer = argument if isinstance(argument, bytearray) else bytearray(argument)
+        while True:
+            with contextlib.suppress(InterruptedError):
+                return int(fcntl.ioctl(self.fd, request, buffer))
