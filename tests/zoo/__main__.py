@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
+import traceback
 from pathlib import Path
 
-from efuse.errors import EfuseError
 from efuse.profiles import matching
 from tests.zoo.daemons import DAEMONS, Daemon
 from tests.zoo.run import Outcome, both
@@ -24,7 +23,7 @@ def _row(daemon: Daemon, plain: Outcome, ours: Outcome) -> str:
     known = matching(daemon.command(Path("/"), Path("/")))
     counts = {step: f"{plain.requests[step]} / {ours.requests[step]}" for step in _STEPS}
     cells = [
-        f"`{daemon.program}`",
+        f"`{daemon.program}`{', read-only' if daemon.read_only else ''}",
         known.consistency if known else "none",
         "same" if plain.seen == ours.seen else "DIFFERENT",
         counts["first"],
@@ -48,8 +47,9 @@ def main(names: list[str]) -> int:
         try:
             with tempfile.TemporaryDirectory(prefix="zoo-", dir="/var/tmp") as where:
                 plain, ours = both(daemon, Path(where))
-        except (EfuseError, OSError, subprocess.CalledProcessError) as error:
-            print(f"{daemon.program}: FAILED: {error}", flush=True)
+        except Exception as error:  # noqa: BLE001 - the daemons after it are run, too
+            traceback.print_exc()
+            print(f"{daemon.program}: FAILED: {error!r}", flush=True)
             failed += 1
             continue
         failed += plain.seen != ours.seen

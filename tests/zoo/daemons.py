@@ -35,6 +35,7 @@ class Daemon:
     :ivar only: the files to look at; empty: all.
     :ivar server: command line of a server that runs meanwhile, from that directory.
     :ivar finish: undoes in the end what `prepare` has done outside of that directory.
+    :ivar input: what it reads from its standard input.
     :ivar environment: variables that the daemon needs.
     """
 
@@ -48,6 +49,7 @@ class Daemon:
     only: tuple[str, ...] = ()
     server: Callable[[Path], list[str]] | None = None
     finish: Callable[[Path], None] = lambda place: None
+    input: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -176,6 +178,16 @@ DAEMONS: tuple[Daemon, ...] = (
         read_only=True,
     ),
     Daemon(
+        "archivemount",
+        _tar,
+        lambda at, on: ["archivemount", "-f", f"{at}/image.tar", f"{on}"],
+    ),
+    Daemon(
+        "fuse-zip",
+        _zip,
+        lambda at, on: ["fuse-zip", "-f", f"{at}/image.zip", f"{on}"],
+    ),
+    Daemon(
         "fuseiso",
         _iso,
         lambda at, on: ["fuseiso", f"{at}/image", f"{on}", "-f"],
@@ -259,11 +271,8 @@ DAEMONS: tuple[Daemon, ...] = (
     Daemon(
         "cryfs",
         _empty,
-        # It reads the password from its standard input.
-        lambda at, on: [
-            *("sh", "-c", f'echo {_PASSWORD} | exec cryfs -f "$@"', "cryfs"),
-            *(f"{at}/raw", f"{on}"),
-        ],
+        lambda at, on: ["cryfs", "-f", f"{at}/raw", f"{on}"],
+        input=f"{_PASSWORD}\n",
         environment={"CRYFS_FRONTEND": "noninteractive"},
     ),
     Daemon(

@@ -6,9 +6,11 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from efuse.bench.counter import SentRequests
 from efuse.bench.foreground import wait_for_mount
@@ -99,7 +101,8 @@ def _prepared(daemon: Daemon, tree: Path, place: Path) -> Iterator[None]:
                 process = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE))
                 stack.callback(process.kill)
                 assert process.stdout is not None
-                assert process.stdout.readline() == b"ready\n"
+                if process.stdout.readline() != b"ready\n":
+                    raise RuntimeError(f"the server of {daemon.program} has ended")
             yield
     finally:
         daemon.finish(place)
@@ -109,14 +112,39 @@ def _prepared(daemon: Daemon, tree: Path, place: Path) -> Iterator[None]:
 def _mounted(daemon: Daemon, place: Path, point: Path, *, plain: bool) -> Iterator[_Counter]:
     command = daemon.command(place, point)
     os.environ.update(daemon.environment)
-    if plain:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    with _input(daemon) as stdin:
+        if plain:
+            with _plain(command, point, stdin) as counter:
+                yield counter
+        else:
+            with _on_efuse(command, point, stdin) as counter:
+                yield counter
+
+
+@contextlib.contextmanager
+def _input(daemon: Daemon) -> Iterator[IO[bytes]]:
+    """Open the standard input of a daemon."""
+    with tempfile.TemporaryFile() as file:
+        file.write(daemon.input.encode())
+        file.seek(0)
+        yield file
+
+
+@contextlib.contextmanager
+def _plain(command: list[str], point: Path, stdin: IO[bytes]) -> Iterator[_Counter]:
+    process = subprocess.Popen(command, stdin=stdin)
+    try:
         mount = wait_for_mount(process, point)
         try:
             yield _Counter(mount.connection, plain=True)
         finally:
             _end(process, point)
-        return
+    finally:
+        process.kill()
+
+
+@contextlib.contextmanager
+def _on_efuse(command: list[str], point: Path, stdin: IO[bytes]) -> Iterator[_Counter]:
     known = matching(command) or NO_PROFILE
     options = Options(
         consistency=known.consistency,
@@ -124,7 +152,7 @@ def _mounted(daemon: Daemon, place: Path, point: Path, *, plain: bool) -> Iterat
         capacity={"blocks": 0},
         **dict.fromkeys(known.promises, True),
     )
-    with started(command, options) as (running, mounted):
+    with started(command, options, stdin=stdin) as (running, mounted):
         try:
             yield _Counter(mounted.connection, plain=False)
         finally:
