@@ -18,9 +18,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import re
 import socket
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -29,18 +31,25 @@ from efuse.control.mounts import MOUNTINFO, mounts, number_at
 from efuse.errors import ControlError
 from efuse.fs.marking import is_marked
 from efuse.supervisor import reports
-from efuse.supervisor.caller import Caller
+from efuse.supervisor.ancestry import is_confined
+from efuse.supervisor.caller import Caller, is_device
 from efuse.supervisor.detached import (
     FLAGS,
     LONGEST,
     DetachedMount,
     mounted_detached,
     opened,
+    pass_device,
     without_mark,
 )
 from efuse.supervisor.entering import Place
-from efuse.supervisor.notifications import FUSE_DEV_IOC_SYNC_INIT, Notification
-from efuse.supervisor.swapping import Swap
+from efuse.supervisor.notifications import (
+    FUSE_DEV_IOC_CLONE,
+    FUSE_DEV_IOC_SYNC_INIT,
+    Notification,
+)
+from efuse.supervisor.sharing import is_same_file, own
+from efuse.supervisor.swapping import Swap, is_in_use, obstacle_of
 
 __all__ = ["Answering", "Situation"]
 
@@ -51,6 +60,9 @@ _NUMBER = re.compile(r"\+?(?:0[xX]([0-9a-fA-F]{1,8})|0([0-7]{1,11})|([0-9]{1,10}
 _NEW_API = "a mount by fsopen(2)"
 _BY_PROC = "the path of its mount point leads through a link of /proc, or through too many links"
 _Found = tuple[reports.Report, *tuple[int, ...]]
+_OF_CALLER = (errno.EFAULT, errno.ENAMETOOLONG, errno.ENOENT, errno.ESRCH, errno.EBADF)
+# A daemon opens one. What is wrong with further ones is found when they are passed to the context.
+_MOST_DEVICES = 16
 _FSOPEN_CLOEXEC = 1
 _SET_STRING, _SET_FD = 1, 5  # commands of fsconfig(2)
 # Flags of move_mount(2).
@@ -64,12 +76,19 @@ class Situation:
 
     :ivar device: its descriptor of /dev/efuse, open with O_PATH.
     :ivar device_number: number of /dev/efuse, as in ``st_rdev``.
-    :ivar confined: whether a process of the daemon has confined itself by Landlock.
+    :ivar supervisor: id of its process.
+    :ivar first: id of the first process of the daemon.
+    :ivar confined: the processes that have confined themselves by Landlock; or whether any has.
+    :ivar contexts: its descriptors of the contexts of ``efuse`` that fsopen(2) has returned, and
+        that have got no descriptor of /dev/efuse yet.
     """
 
     device: int
     device_number: int
-    confined: bool
+    supervisor: int
+    first: int
+    confined: frozenset[tuple[int, int]] | bool
+    contexts: tuple[int, ...]
 
 
 class Answering:
@@ -94,21 +113,37 @@ class Answering:
         try:
             report, *fds = found[self._call.name]()
         except PermissionError:
-            report, fds = reports.Plain("a mount", "its memory cannot be read (EACCES)"), []
-        except OSError:
-            # The caller has ended, or its arguments cannot be read: the kernel tells it.
+            report, fds = self._unreadable(), []
+        except OSError as error:
+            # The caller has ended, or its arguments cannot be read: the kernel tells it. With any
+            # other error the call fails, because it may be about a mount of FUSE.
+            if error.errno not in _OF_CALLER:
+                raise
             report, fds = reports.Leave(), []
         reports.send(self._supervisor, report, fds)
 
+    def _unreadable(self) -> reports.Report:
+        """Return the answer to a caller that this process may not look into."""
+        if self._call.name in ("mount", "fsopen"):
+            try:
+                may_be_of_fuse = bool(self._caller.devices)
+            except OSError:
+                may_be_of_fuse = True
+            if may_be_of_fuse:
+                return reports.Plain("a mount", "its memory cannot be read (EACCES)")
+        return reports.Leave()
+
     def _mount(self) -> _Found:
         source, target, fstype, flags, data, _ = self._call.arguments
-        kind, flags = self._caller.optional_text(fstype), without_mark(flags)
-        options = ""
+        flags = without_mark(flags)
+        if flags & _NOT_NEW:
+            return (reports.Leave(),)
+        kind, options = self._caller.optional_text(fstype), ""
         if _is_of(kind, "fuse", "fuseblk"):
             options = self._caller.optional_text(data, cut=True)
         named = [*_FD.finditer(options)]
         at = _number(named[-1][2]) if named else -1
-        if flags & _NOT_NEW or not self._caller.has_device(at):
+        if not self._caller.has_device(at):
             return (reports.Leave(uses_efuse=_is_of(kind, "efuse", "efuseblk")),)
         path, name = self._caller.text(target), self._caller.optional_text(source)
         if not path:
@@ -119,10 +154,13 @@ class Answering:
         why = _why_not_passed_on(flags, kind, name, options)
         if why:
             return (reports.Plain(path, why),)
+        obstacle = obstacle_of(self._caller, at, self._situation.supervisor)
+        if obstacle:
+            return (reports.Plain(path, obstacle),)
         try:
             swap = self._swap(at)
-            if swap.obstacle:
-                return (reports.Plain(path, swap.obstacle),)
+            if is_in_use(swap.before):
+                return (reports.Leave(),)  # the kernel refuses it
             changed = _FD.sub(rf"\g<1>fd={swap.ours}", options)
             place, facts = Place(self._caller, path), self._facts()
             place.enter()
@@ -142,13 +180,30 @@ class Answering:
             if self._caller.has_device(fd) and not self._why_plain():
                 return (reports.Failed(errno.ENOTTY),)
             return (reports.Leave(),)
-        device = self._situation.device_number
-        if self._caller.has_device(fd) and self._caller.has_device(
-            self._caller.number(address), device
-        ):
-            swap = self._swap(fd)
-            return reports.Swapped(swap.places), swap.ours
-        return (reports.Leave(),)
+        return self._clone(fd, address)
+
+    def _clone(self, fd: int, address: int) -> _Found:
+        """Clone the device of a mount for the caller, whose own /dev/fuse has the wrong type.
+
+        If the kernel carried the call out with a descriptor that was replaced, a caller that makes
+        it fail would have got an open /dev/efuse, which it may have no right to open. So the call
+        is carried out here, with the very file that was looked at. The caller gets another
+        descriptor of a connection whose device it has already, so it needs no right.
+        """
+        source, number = self._caller.number(address), self._situation.device_number
+        if not (self._caller.has_device(fd) and self._caller.has_device(source, number)):
+            return (reports.Leave(),)
+        device = self._caller.descriptor(source)
+        swap = self._swap(fd)
+        if is_in_use(swap.before) or not is_device("", number, device):
+            return (reports.Leave(),)
+        try:
+            if not swap.has_room:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            fcntl.ioctl(swap.ours, FUSE_DEV_IOC_CLONE, struct.pack("=I", device))
+        except OSError as error:
+            return (reports.Failed(error.errno or errno.EIO),)
+        return reports.Replaced(swap.places), swap.ours, swap.before
 
     def _fsopen(self) -> _Found:
         """Answer by a context of ``efuse``."""
@@ -159,27 +214,64 @@ class Answering:
         other = self._instead(_NEW_API)
         if other is not None:
             return (other,)
+        obstacle = self._obstacle_of_any()
+        if obstacle:
+            return (reports.Plain(_NEW_API, obstacle),)
         try:
             context = opened(f"e{kind.partition('.')[0]}")
         except OSError as error:
             return (reports.Failed(error.errno or errno.EIO),)
         return reports.Opened(cloexec=bool(flags & _FSOPEN_CLOEXEC)), context
 
+    def _obstacle_of_any(self) -> str:
+        """Return why a descriptor of /dev/fuse cannot be replaced; empty if each can.
+
+        The context of fsopen(2) has one type, and which descriptor it gets is not known yet.
+        """
+        left = {fd for fd in self._caller.devices if not is_in_use(self._caller.descriptor(fd))}
+        for _ in range(_MOST_DEVICES):
+            if not left:
+                break
+            fd = left.pop()
+            obstacle = obstacle_of(self._caller, fd, self._situation.supervisor)
+            if obstacle:
+                return obstacle
+            left -= {*own(self._call.thread, fd)}
+        return ""
+
     def _fsconfig(self) -> _Found:
-        """Replace the descriptor of /dev/fuse before the kernel passes it to the context."""
+        """Pass /dev/efuse to a context of ``efuse`` in place of the caller's /dev/fuse."""
         context, command, key, value, aux, _ = self._call.arguments
-        command &= 0xFFFFFFFF
-        if command not in (_SET_STRING, _SET_FD) or self._caller.text(key, LONGEST + 1) != "fd":
+        context, command = _signed(context), command & 0xFFFFFFFF
+        if command not in (_SET_STRING, _SET_FD) or not self._caller.has_context(context):
+            return (reports.Leave(),)
+        if self._caller.text(key, LONGEST + 1) != "fd":
             return (reports.Leave(),)
         is_text = command == _SET_STRING
-        at = _number(self._caller.text(value, LONGEST + 1)) if is_text else _signed(aux)
-        is_about_fuse = self._caller.has_context(context) and self._caller.has_device(at)
-        if not is_about_fuse or self._instead(_NEW_API) is not None:
+        text = self._caller.text(value, LONGEST + 1) if is_text else ""
+        at = _number(text) if is_text else _signed(aux)
+        ours = self._context_of(context)
+        if ours < 0 or not self._caller.has_device(at):
             return (reports.Leave(),)
-        swap = self._swap(at)
-        if swap.obstacle:
-            return (reports.Plain(_NEW_API, swap.obstacle),)
-        return reports.Swapped(swap.places), swap.ours
+        obstacle = obstacle_of(self._caller, at, self._situation.supervisor)
+        if obstacle:
+            return (reports.Refused(_NEW_API, obstacle),)
+        try:
+            swap = self._swap(at)
+            if is_in_use(swap.before):
+                return (reports.Failed(errno.EINVAL),)
+            pass_device(self._caller.descriptor(context), swap.ours, text)
+        except OSError as error:
+            return (reports.Failed(error.errno or errno.EIO),)
+        return reports.Replaced(swap.places, ours), swap.ours, swap.before
+
+    def _context_of(self, context: int) -> int:
+        """Return the supervisor's descriptor of a context of the caller; -1 if it has none."""
+        thread, supervisor = self._call.thread, self._situation.supervisor
+        for ours in self._situation.contexts:
+            if is_same_file(thread, context, supervisor, ours):
+                return ours
+        return -1
 
     def _move_mount(self) -> _Found:
         """Let handlers be attached to a new mount of eFuse before it is attached."""
@@ -223,15 +315,12 @@ class Answering:
     def _instead(self, path: str) -> reports.Report | None:
         """Return the answer to the caller if its mount is not to be one of eFuse.
 
-        The kernel refuses the mounts of a caller without the right to mount. A program that knows
-        eFuse has its reason to mount plain FUSE.
+        A program that knows eFuse has its reason to mount plain FUSE.
 
         :param path: where it is to be attached, for the report.
         """
         if is_marked(self._caller.process):
             return reports.Leave(uses_efuse=True)
-        if self._caller.shares("user") and not self._caller.may_mount():
-            return reports.Leave()
         why = self._why_plain()
         return reports.Plain(path, why) if why else None
 
@@ -243,9 +332,15 @@ class Answering:
             return "the daemon mounts it in a PID namespace of its own"
         if not self._caller.has_our_label():
             return "a security module confines the daemon in its own way (/proc/PID/attr/current)"
-        if self._situation.confined:
+        if self._is_confined():
             return "a process of the daemon has confined itself by Landlock"
         return ""
+
+    def _is_confined(self) -> bool:
+        confined = self._situation.confined
+        if isinstance(confined, bool):
+            return confined
+        return is_confined(self._caller.process, self._situation.first, confined)
 
     def _swap(self, at: int) -> Swap:
         return Swap(self._caller, at, self._situation.device)

@@ -16,19 +16,20 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["AT_FDCWD", "Caller"]
+__all__ = ["AT_FDCWD", "FUSE_DEVICE", "Caller", "is_device"]
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _PIDFD_GETFD = 438
 _PIDFD_THREAD = os.O_EXCL
-_AT_STATX_DONT_SYNC = 0x4000
+_AT_EMPTY_PATH, _AT_STATX_DONT_SYNC = 0x1000, 0x4000
 AT_FDCWD = -100
 """Stands for the working directory in place of a descriptor."""
 # The kernel reads no more of a path, or of the options of mount(2).
 _PAGE = 4096
 
 _CAP_SYS_ADMIN = 21
-_FUSE_DEVICE = os.makedev(10, 229)
+FUSE_DEVICE = os.makedev(10, 229)
+"""Number of /dev/fuse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +122,8 @@ class Caller:
         return int(self._status("CapEff"), 16)
 
     def may_mount(self) -> bool:
-        """Tell whether it has CAP_SYS_ADMIN in the user namespace of this process."""
-        return self.shares("user") and bool(self.capabilities >> _CAP_SYS_ADMIN & 1)
+        """Tell whether it has CAP_SYS_ADMIN, in its own user namespace."""
+        return bool(self.capabilities >> _CAP_SYS_ADMIN & 1)
 
     def shares(self, namespace: str) -> bool:
         """Tell whether it is in the same namespace (``user``, ``mnt``, ``pid``) as this process."""
@@ -141,19 +142,23 @@ class Caller:
         assert told, name
         return told[1].decode()
 
-    def has_device(self, fd: int, number: int = _FUSE_DEVICE) -> bool:
+    def has_device(self, fd: int, number: int = FUSE_DEVICE) -> bool:
         """Tell whether its descriptor *fd* is one of a character device, by default /dev/fuse.
 
         No file system is asked.
 
         :param number: number of the device, as in ``st_rdev``.
         """
-        found = ctypes.create_string_buffer(256)
-        path, none = os.fsencode(self.proc / "fd" / str(fd)), ctypes.c_uint(0)
-        if _libc.statx(AT_FDCWD, path, _AT_STATX_DONT_SYNC, none, found) != 0:
-            return False
-        (mode,), device = struct.unpack_from("=H", found, 28), struct.unpack_from("=II", found, 128)
-        return mode >> 12 == 0o02 and os.makedev(*device) == number
+        return is_device(str(self.proc / "fd" / str(fd)), number)
+
+    @property
+    def devices(self) -> list[int]:
+        """Its descriptors of /dev/fuse.
+
+        :raises OSError: EACCES: this process may not see its descriptors.
+        """
+        fds = [int(entry.name) for entry in (self.proc / "fd").iterdir()]
+        return [fd for fd in fds if self.has_device(fd)]
 
     def has_context(self, fd: int) -> bool:
         """Tell whether its descriptor *fd* is one of fsopen(2)."""
@@ -196,6 +201,20 @@ class Caller:
             if error.errno != errno.EINVAL:
                 raise
             return os.pidfd_open(self.process)  # before Linux 6.9
+
+
+def is_device(path: str, number: int, directory: int = AT_FDCWD) -> bool:
+    """Tell whether a path is one of a character device. No file system is asked.
+
+    :param path: the path; empty for *directory* itself.
+    :param number: number of the device, as in ``st_rdev``.
+    """
+    found = ctypes.create_string_buffer(256)
+    flags, none = _AT_STATX_DONT_SYNC | (0 if path else _AT_EMPTY_PATH), ctypes.c_uint(0)
+    if _libc.statx(directory, os.fsencode(path), flags, none, found) != 0:
+        return False
+    (mode,), device = struct.unpack_from("=H", found, 28), struct.unpack_from("=II", found, 128)
+    return mode >> 12 == 0o02 and os.makedev(*device) == number
 
 
 def _label(proc: Path) -> bytes:

@@ -3,27 +3,20 @@
 
 from __future__ import annotations
 
-import errno
-import functools
 import logging
 import os
-import select
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from efuse.control import Connection
-from efuse.control.mounts import place_of
 from efuse.display import shown
-from efuse.errors import ControlError, EfuseError, reason
+from efuse.errors import EfuseError
 from efuse.fs.acceleration import Acceleration
-from efuse.fs.mountpoint import detach
-from efuse.supervisor.spawner import Spawner
 
 __all__ = ["DaemonMount"]
 
 _log = logging.getLogger("efuse.fs")
-_UNMOUNT_S = 5.0
 
 
 @dataclass
@@ -102,9 +95,7 @@ class DaemonMount:
                 return None
             try:
                 return os.pread(self.watched, 8, 0)
-            except OSError as error:
-                if error.errno != errno.ENODEV:
-                    raise
+            except OSError:  # ENODEV; with any other, nothing would be known of it any more
                 return None
 
     def close(self) -> None:
@@ -115,27 +106,6 @@ class DaemonMount:
             self.reason = "the handlers were detached"
             acceleration.close()
 
-    def unmount(self, spawner: Spawner) -> None:
-        """Unmount this mount lazily, but nothing that was mounted there since.
-
-        A process of its own does it, because the way to the mount point may lead through a mount
-        that hangs. That is waited for, but not for ever.
-
-        :param spawner: makes the process.
-        """
-        if not self.number:
-            return
-        try:
-            pidfd = spawner.start(functools.partial(_unmount, self.number, self.mountpoint))
-        except OSError as error:
-            _warn(self.mountpoint, reason(error))
-            return
-        poll = select.poll()
-        poll.register(pidfd, select.POLLIN)
-        if not poll.poll(_UNMOUNT_S * 1000):
-            _warn(self.mountpoint, "a file system on the way to it does not answer")
-        os.close(pidfd)
-
     def detach(self) -> None:
         """Detach the handlers as `close` does, but log a failure."""
         try:
@@ -143,18 +113,3 @@ class DaemonMount:
         except EfuseError as error:
             where = shown(self.mountpoint)
             _log.warning("the handlers of %s cannot be detached: %s", where, shown(str(error)))
-
-
-def _unmount(number: int, mountpoint: str, _fds: list[int]) -> int:
-    try:
-        detach(place_of(number) or mountpoint, number)
-    except ControlError as error:
-        _warn(mountpoint, str(error))
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # EINVAL: another process has just unmounted it
-            _warn(mountpoint, reason(error))
-    return 0
-
-
-def _warn(mountpoint: str, why: str) -> None:
-    _log.warning("%s cannot be unmounted: %s", shown(mountpoint), shown(why))

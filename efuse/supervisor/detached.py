@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import stat
 import struct
@@ -15,13 +16,14 @@ __all__ = [
     "DetachedMount",
     "mounted_detached",
     "opened",
+    "pass_device",
     "without_mark",
 ]
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT = 429, 430, 431, 432
 _CLOEXEC = 1
-_SET_FLAG, _SET_STRING, _CREATE = 0, 1, 6
+_SET_FLAG, _SET_STRING, _SET_FD, _CREATE = 0, 1, 5, 6
 _FROM_EMPTY, _TO_EMPTY = 0x04, 0x40
 _EMPTY_PATH, _DONT_SYNC = 0x1000, 0x4000
 
@@ -58,6 +60,21 @@ def _call_libc(done: int) -> int:
 def _configure(fs: int, command: int, key: str | None = None, value: str | None = None) -> None:
     words = [None if word is None else os.fsencode(word) for word in (key, value)]
     _call(_FSCONFIG, fs, ctypes.c_uint(command), *words, ctypes.c_int(0))
+
+
+def pass_device(fs: int, device: int, text: str = "") -> None:
+    """Pass a descriptor of /dev/efuse to a context of fsopen(2), as the option ``fd``.
+
+    :param text: the descriptor's number in another process that will make the file system, if the
+        context may be told a number. Before Linux 7, it looks at no descriptor before that.
+    :raises OSError: the kernel refused it.
+    """
+    try:
+        _call(_FSCONFIG, fs, ctypes.c_uint(_SET_FD), b"fd", None, ctypes.c_int(device))
+    except OSError as error:
+        if error.errno != errno.EINVAL or not text:
+            raise
+        _configure(fs, _SET_STRING, "fd", text)
 
 
 class DetachedMount:

@@ -1,5 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Answer the calls of a daemon: what the answer is, a process made for each call finds out."""
+"""Answer the calls of a daemon: what the answer is, a process made for each call finds out.
+
+Only the supervisor answers, when that process has ended. It never waits for one: a daemon can keep
+each of them waiting. Whatever goes wrong with one call ends the work on this call alone, which
+fails with EIO: any process of the daemon makes such calls.
+
+A call one of whose descriptors was replaced is answered, and never left to the kernel: the kernel
+might refuse it, and the caller would keep a descriptor that it had no right to open.
+"""
 
 from __future__ import annotations
 
@@ -10,75 +18,66 @@ import functools
 import logging
 import os
 import re
-import select
-import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from efuse.control.mounts import MOUNTINFO, mounts
-from efuse.display import shown
-from efuse.errors import ControlError
+from efuse.display import shown, shown_lines
+from efuse.errors import ControlError, reason
 from efuse.fs.acceleration import Acceleration
 from efuse.fs.mountpoint import DEVICE
 from efuse.supervisor import reports
+from efuse.supervisor.admission import Owner, has_room, owner_of
+from efuse.supervisor.ancestry import Confined
 from efuse.supervisor.answering import Answering, Situation
 from efuse.supervisor.caller import Caller
 from efuse.supervisor.children import descendants
 from efuse.supervisor.daemon_mount import DaemonMount
 from efuse.supervisor.notifications import Listener, Notification
 from efuse.supervisor.spawner import Spawner
+from efuse.supervisor.unmounting import Unmounting
+from efuse.supervisor.worker import Worker
 
 __all__ = ["Errands"]
 
 _log = logging.getLogger("efuse.fs")
 
 # What this process may look at later.
-_NEEDED = ("/dev/efuse", "/sys/fs/efuse", sys.prefix, sys.base_prefix, str(Path(__file__).parent))
-# So many calls of one process are answered at the same time.
-_MOST_PER_PROCESS = 8
+_DIRECTORIES = (sys.prefix, sys.base_prefix, str(Path(__file__).parent))
+_NEEDED = ("/dev/efuse", "/sys/fs/efuse", *_DIRECTORIES, *map(os.path.realpath, _DIRECTORIES))
+# The calls that the kernel refuses to a caller without the right to mount.
+_MOUNTING = ("mount", "fsopen", "fsconfig", "move_mount")
+# A context gets its descriptor of /dev/fuse soon, or never.
+_MOST_CONTEXTS = 64
+# How long the processes of calls that are given up may take to end.
+_END_S = 5.0
 
 
 class _Errand:
     """A call whose answer a process is finding.
 
-    :ivar socket: to that process.
+    :ivar owner: whose call it is.
+    :ivar worker: the process.
     :ivar report: the last thing that the process has reported.
     :ivar mount: the mount that the call asks for, once it has been made.
-    :ivar places: the descriptors of the caller that have been replaced.
-    :ivar fds: descriptors that came with the reports.
+    :ivar replaced: the descriptors of the caller that have been replaced.
+    :ivar fds: descriptors that came with the reports; the last is what *replaced* was before.
     """
 
-    def __init__(self, call: Notification, owner: int, pidfd: int, to: socket.socket) -> None:
-        self.call, self.owner, self.socket, self._pidfd = call, owner, to, pidfd
+    def __init__(self, call: Notification, owner: Owner, worker: Worker) -> None:
+        self.call, self.owner, self.worker = call, owner, worker
         self.report: reports.Report | None = None
         self.mount: DaemonMount | None = None
-        self.places: Mapping[int, bool] = {}
+        self.replaced: dict[int, bool] = {}
         self.fds: list[int] = []
-
-    def kill(self) -> None:
-        """Kill the process."""
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-
-    def await_end(self) -> None:
-        """Wait for the process, which has ended or was killed."""
-        self.socket.close()
-        poll = select.poll()
-        poll.register(self._pidfd, select.POLLIN)
-        poll.poll()
-        os.close(self._pidfd)
 
     def close_fds(self) -> None:
         """Close the descriptors that came with the reports."""
         while self.fds:
             os.close(self.fds.pop())
-
-    def tell(self, number: int) -> None:
-        """Tell the process to go on (0), or that the call is to fail with an errno."""
-        with contextlib.suppress(OSError):  # it has ended
-            reports.send(self.socket, number)
 
 
 class Errands:
@@ -86,66 +85,107 @@ class Errands:
 
     :param listener: receives them.
     :param attach: attaches the handlers to the connection with a number, or raises an `EfuseError`.
+    :param first: id of the first process of the daemon.
     :param require: whether a mount without handlers is refused (EPERM).
     :ivar mounts: the mounts of the daemon on eFuse, also those that no process can reach yet.
     :ivar has_mounted: whether the daemon has mounted anything, maybe by a program that knows eFuse.
     """
 
     def __init__(
-        self, listener: Listener, attach: Callable[[int], Acceleration], *, require: bool
+        self,
+        listener: Listener,
+        attach: Callable[[int], Acceleration],
+        *,
+        first: int,
+        require: bool,
     ) -> None:
         self.mounts: list[DaemonMount] = []
         self.has_mounted = False
-        self._listener, self._attach, self._require = listener, attach, require
-        self._errands: dict[int, _Errand] = {}
-        self._waiting: collections.deque[Notification] = collections.deque()
-        self._confined = False
+        self._listener, self._attach, self._first = listener, attach, first
+        self._require = require
+        self._errands: list[_Errand] = []
+        self._given_up: list[tuple[Owner, Worker]] = []
+        self._waiting: collections.deque[tuple[Notification, Owner]] = collections.deque()
+        self._confined = Confined()
+        self._contexts: list[int] = []
         self._device, self._device_number = -1, 0
         with contextlib.suppress(FileNotFoundError):  # then, a mount fails for this reason
             self._device = os.open(DEVICE, os.O_PATH | os.O_CLOEXEC)
             self._device_number = os.fstat(self._device).st_rdev
         self._spawner = Spawner(self._device)
+        self._unmounting = Unmounting(self._spawner)
 
     def close(self) -> None:
-        """End the processes. Unanswered calls fail, or are left to the kernel."""
+        """End the processes. Unanswered calls fail."""
         self.end_all()
+        self._unmounting.close()
         self._spawner.close()
-        if self._device >= 0:
-            os.close(self._device)
+        for _, worker in self._given_up:
+            worker.close()
+        self._given_up.clear()
+        for fd in [*self._contexts, self._device]:
+            with contextlib.suppress(OSError):  # there was no /dev/efuse
+                os.close(fd)
 
     def end_all(self) -> None:
-        """End the processes that look for answers."""
-        self._waiting.clear()
-        for errand in [*self._errands.values()]:
-            errand.kill()
-            self._finish(errand)
+        """End the processes that look for answers. Their calls fail with EIO.
+
+        A process in the middle of a mount is awaited, but not for ever, to know whether the mount
+        was made. The others may hang, and their calls are answered immediately.
+        """
+        while self._waiting:
+            self._fail(self._waiting.popleft()[0])
+        for errand in [*self._errands]:
+            errand.worker.kill()
+            if errand.mount is not None and errand.worker.await_end(_END_S):
+                self._guarded(errand, self._finish)
+            else:
+                self._give_up(errand)
 
     @property
     def fds(self) -> list[int]:
-        """Descriptors that become readable when `advance` has something to do."""
-        return [*self._errands]
+        """Descriptors that become readable when `advance` or `sweep` has something to do."""
+        fds = [*(errand.worker.watched for errand in self._errands), *self._unmounting.fds]
+        if self._waiting:  # for the end of any process
+            fds += [worker.end for _, worker in self._given_up]
+        return fds
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether a call is being answered."""
+        return bool(self._errands or self._waiting)
 
     @property
     def processes(self) -> set[int]:
-        """The processes that look for answers."""
-        return {self._spawner.process, *descendants(self._spawner.process)}
+        """The processes that look for answers, and those that unmount."""
+        workers = [*(errand.worker for errand in self._errands), *(w for _, w in self._given_up)]
+        spawner = self._spawner.process
+        return {
+            spawner,
+            *descendants(spawner),
+            *(worker.process for worker in workers),
+            *self._unmounting.processes,
+        }
 
     def unmount(self, mount: DaemonMount) -> None:
-        """Unmount a mount of the daemon, as `DaemonMount.unmount` does."""
-        mount.unmount(self._spawner)
+        """Begin to unmount a mount of the daemon, see `Unmounting.begin`."""
+        self._unmounting.begin(mount)
+
+    def await_unmounts(self, most_s: float) -> None:
+        """Wait until what was begun to be unmounted is, but not longer than that."""
+        self._unmounting.await_all(most_s)
 
     def take(self) -> None:
         """Receive a call, and let its answer be found."""
         call = self._listener.receive()
         if call is None:
             return
-        if call.name == "landlock_restrict_self":
-            self._confined = True
-        if call.name in ("", "landlock_restrict_self"):
-            self._listener.continue_call(call)
-            return
-        self._waiting.append(call)
-        self._begin_waiting()
+        with _logged():
+            try:
+                return self._consider(call)
+            except (FileNotFoundError, ProcessLookupError):
+                pass  # the caller is gone
+        self._fail(call)
 
     def advance(self, fd: int) -> DaemonMount | None:
         """Hear what a process reports, and answer its call if the process has ended.
@@ -153,65 +193,136 @@ class Errands:
         :param fd: one of `fds`.
         :returns: a mount that can now be reached by its path, or that is not one of eFuse.
         """
-        errand = self._errands.get(fd)
+        self._unmounting.advance(fd)
+        errand = next((each for each in self._errands if each.worker.watched == fd), None)
         if errand is None:  # it has just been ended
             return None
-        report, fds = reports.receive(errand.socket)
+        return self._guarded(errand, self._advance)
+
+    def sweep(self) -> None:
+        """End what no caller waits for any more, and release what is held for mounts that ended."""
+        for errand in [*self._errands]:
+            if not self._listener.is_valid(errand.call):
+                errand.worker.kill()
+                if errand.mount is None:
+                    self._give_up(errand)
+        self._forget_ended()
+        in_hand = {id(errand.mount) for errand in self._errands}
+        for mount in [*self.mounts]:
+            if id(mount) not in in_hand:
+                with _logged():
+                    self._sweep_mount(mount)
+
+    def _sweep_mount(self, mount: DaemonMount) -> None:
+        if not mount.is_mounted:
+            self._abandon(mount)
+        elif mount.is_dead:
+            mount.detach()
+
+    def _forget_ended(self) -> None:
+        left = []
+        for owner, worker in self._given_up:
+            if worker.has_ended:
+                worker.close()
+            else:
+                left.append((owner, worker))
+        if len(left) != len(self._given_up):
+            self._given_up = left
+            self._begin_waiting()
+
+    def _guarded(
+        self, errand: _Errand, step: Callable[[_Errand], DaemonMount | None]
+    ) -> DaemonMount | None:
+        """Take a step with a call. If it fails for any reason, so does the call."""
+        with _logged():
+            return step(errand)
+        with _logged():
+            self._give_up(errand)
+        return None
+
+    def _give_up(self, errand: _Errand) -> None:
+        """Let a call fail with EIO, without waiting for its process."""
+        if errand in self._errands:
+            self._errands.remove(errand)
+            self._given_up.append((errand.owner, errand.worker))
+            errand.worker.kill()
+        self._restore(errand)
+        errand.close_fds()
+        self._fail(errand.call)
+        if errand.mount is not None:
+            self._abandon(errand.mount)
+
+    def _fail(self, call: Notification, number: int = errno.EIO) -> None:
+        try:
+            self._listener.answer(call, number)
+        except OSError as error:
+            _log.error("a call of the daemon cannot be answered: %s", shown(reason(error)))
+
+    def _consider(self, call: Notification) -> None:
+        if call.name == "landlock_restrict_self" and not call.arguments[0] & 1 << 31:
+            self._confined.add(Caller(call.thread).process)
+        if call.name in ("", "landlock_restrict_self") or not call.thread:
+            self._listener.continue_call(call)
+            return
+        caller = Caller(call.thread)
+        if call.name in _MOUNTING and not caller.may_mount():
+            # Without a process: any user can make such calls.
+            self._listener.continue_call(call)
+            return
+        self._waiting.append((call, owner_of(caller)))
+        self._begin_waiting()
+
+    def _begin_waiting(self) -> None:
+        """Begin with those of the waiting calls whose owners have not too many in hand."""
+        busy = [errand.owner for errand in self._errands]
+        busy += [owner for owner, _ in self._given_up]
+        for call, owner in [*self._waiting]:
+            if has_room(owner, busy):
+                self._waiting.remove((call, owner))
+                if self._begin(call, owner):
+                    busy.append(owner)
+
+    def _begin(self, call: Notification, owner: Owner) -> bool:
+        if not self._listener.is_valid(call):
+            return False
+        job = functools.partial(_find, call, self._situation)
+        try:
+            self._errands.append(_Errand(call, owner, self._spawner.start(job)))
+        except OSError as error:  # this process has too few descriptors, or processes
+            _log.warning("a call of the daemon fails: %s", shown(reason(error)))
+            self._fail(call, error.errno or errno.EIO)
+            return False
+        return True
+
+    @property
+    def _situation(self) -> Situation:
+        confined: frozenset[tuple[int, int]] | bool = self._confined.has_too_many
+        if self._confined.has_any and not confined:
+            confined = self._confined.processes
+        return Situation(
+            device=self._device,
+            device_number=self._device_number,
+            supervisor=os.getpid(),
+            first=self._first,
+            confined=confined,
+            contexts=tuple(self._contexts),
+        )
+
+    def _advance(self, errand: _Errand) -> DaemonMount | None:
+        report, fds = errand.worker.received()
         errand.fds += fds
         if report is None:
-            found = self._finish(errand)
-            self._begin_waiting()
-            return found
-        if isinstance(report, reports.Made):
+            if not errand.worker.has_ended:
+                return None
             try:
-                errand.tell(self._make(errand, report))
-            except Exception:  # noqa: BLE001 - calls of others go on
-                _log.exception("a mount of the daemon fails")
-                errand.tell(errno.EIO)
+                return self._finish(errand)
+            finally:
+                self._begin_waiting()
+        if isinstance(report, reports.Made):
+            errand.worker.tell(self._make(errand, report))
         elif not isinstance(report, int):
             errand.report = report
         return None
-
-    def sweep(self) -> None:
-        """End errands whose caller has gone, and release what is held for mounts that ended."""
-        for errand in self._errands.values():
-            if not self._listener.is_valid(errand.call):
-                errand.kill()
-        in_hand = {id(errand.mount) for errand in self._errands.values()}
-        for mount in [*self.mounts]:
-            if id(mount) in in_hand:
-                continue
-            if not mount.is_mounted:
-                self._abandon(mount)
-            elif mount.is_dead:
-                mount.detach()
-
-    def _begin_waiting(self) -> None:
-        """Begin with those of the waiting calls whose processes have not too many in hand."""
-        busy = collections.Counter(errand.owner for errand in self._errands.values())
-        for call in [*self._waiting]:
-            try:
-                owner = Caller(call.thread).process
-                if busy[owner] >= _MOST_PER_PROCESS:
-                    continue
-                busy[owner] += 1
-                self._begin(call, owner)
-            except OSError as error:
-                # It has ended, or this process has too few descriptors or processes.
-                self._listener.answer(call, error.errno or errno.EIO)
-            self._waiting.remove(call)
-
-    def _begin(self, call: Notification, owner: int) -> None:
-        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            situation = Situation(self._device, self._device_number, self._confined)
-            with its:
-                job = functools.partial(_find, call, situation)
-                pidfd = self._spawner.start(job, [its.fileno()])
-            self._errands[ours.fileno()] = _Errand(call, owner, pidfd, ours)
-        except OSError:
-            ours.close()
-            raise
 
     def _make(self, errand: _Errand, made: reports.Made) -> int:
         """Attach handlers to a new mount, and replace descriptors; return 0 or an errno."""
@@ -233,52 +344,74 @@ class Errands:
             self.mounts.append(mount)
             if mount.reason and self._require:
                 return errno.EPERM
-            for fd, closes in made.places.items():
-                self._listener.put(errand.call, swapped[0], fd, cloexec=closes)
-            errand.places = made.places
+            if swapped:
+                self._replace(errand, made.places, swapped[0])
         except OSError as error:
             return error.errno or errno.EIO
         return 0
 
+    def _replace(self, errand: _Errand, places: Mapping[int, bool], new: int) -> None:
+        for fd, closes in places.items():
+            self._listener.put(errand.call, new, fd, cloexec=closes)
+            errand.replaced[fd] = closes
+
+    def _restore(self, errand: _Errand) -> None:
+        """Put back the descriptors of the caller that have been replaced."""
+        for fd, closes in errand.replaced.items() if errand.fds else ():
+            with contextlib.suppress(OSError):  # the caller is gone
+                self._listener.put(errand.call, errand.fds[-1], fd, cloexec=closes)
+        errand.replaced.clear()
+
     def _finish(self, errand: _Errand) -> DaemonMount | None:
         """Answer a call whose process has ended; return what `advance` does."""
-        del self._errands[errand.socket.fileno()]
-        errand.await_end()
+        self._errands.remove(errand)
+        errand.worker.close()
+        found = None
         try:
             if errand.mount is not None:
-                return self._answer_mount(errand, errand.mount)
-            return self._answer(errand)
+                found = self._answer_mount(errand, errand.mount)
+            else:
+                found = self._answer(errand)
         except OSError as error:
-            _log.warning("a call of the daemon is left to the kernel: %s", shown(str(error)))
-            self._listener.continue_call(errand.call)
-            return None
-        finally:
-            errand.close_fds()
+            if error.errno != errno.ENOENT:  # ENOENT: the caller is gone
+                _log.warning("a call of the daemon fails: %s", shown(reason(error)))
+            self._restore(errand)
+            self._fail(errand.call, error.errno or errno.EIO)
+        errand.close_fds()
+        return found
 
     def _answer(self, errand: _Errand) -> DaemonMount | None:
         call, report = errand.call, errand.report
         if isinstance(report, reports.Opened):
             self._listener.give(call, errand.fds[0], cloexec=report.cloexec)
-        elif isinstance(report, reports.Swapped):
-            for fd, closes in report.places.items():
-                self._listener.put(call, errand.fds[0], fd, cloexec=closes)
+            self._keep_context(errand.fds.pop())
+        elif isinstance(report, reports.Replaced):
+            self._replace(errand, report.places, errand.fds[0])
+            self._drop_context(report.context)
             errand.close_fds()
-            self._listener.continue_call(call)
+            self._listener.answer(call)
         elif isinstance(report, reports.Failed):
             self._listener.answer(call, report.number)
-        elif isinstance(report, reports.Plain):
-            if self._require:
-                self._listener.answer(call, errno.EPERM)
-            else:
-                self.has_mounted = True
-                self._listener.continue_call(call)
+        elif isinstance(report, reports.Refused):
+            self._listener.answer(call, errno.EPERM)
             return DaemonMount(report.path, reason=report.reason)
+        elif isinstance(report, reports.Plain):
+            return self._answer_plain(call, report)
         elif isinstance(report, reports.Leave):
             self.has_mounted |= report.uses_efuse
             self._listener.continue_call(call)
-        else:  # the process was killed
+        else:
+            self._say_why(errand)
             self._listener.answer(call, errno.EIO)
         return None
+
+    def _answer_plain(self, call: Notification, report: reports.Plain) -> DaemonMount:
+        if self._require:
+            self._listener.answer(call, errno.EPERM)
+        else:
+            self.has_mounted = True
+            self._listener.continue_call(call)
+        return DaemonMount(report.path, reason=report.reason)
 
     def _answer_mount(self, errand: _Errand, mount: DaemonMount) -> DaemonMount | None:
         call, report = errand.call, errand.report
@@ -290,20 +423,42 @@ class Errands:
             self._listener.answer(call)
             return mount
         # Why it was refused, if it was for this reason and not by the kernel.
-        reason = mount.reason if not errand.places else ""
+        reason = mount.reason if not errand.replaced else ""
         self._abandon(mount)
         mount.reason = reason
-        with contextlib.suppress(FileNotFoundError):  # the caller is gone
-            for fd, closes in errand.places.items():
-                self._listener.put(call, errand.fds[-1], fd, cloexec=closes)
+        self._restore(errand)
         errand.close_fds()
+        if not isinstance(report, reports.Failed):
+            self._say_why(errand)
         failed = report.number if isinstance(report, reports.Failed) else errno.EIO
         self._listener.answer(call, failed)
         return mount if reason else None
 
+    def _say_why(self, errand: _Errand) -> None:
+        """Log why there is no answer to a call."""
+        report = errand.report
+        why = report.text if isinstance(report, reports.Trouble) else "its process was killed"
+        if self._listener.is_valid(errand.call):
+            _log.error("a call of the daemon cannot be answered: %s", shown(why))
+
+    def _keep_context(self, context: int) -> None:
+        """Keep a context, to know it again when it gets its descriptor of /dev/fuse.
+
+        It is not kept any longer: it would hold the file system that is made of it.
+        """
+        self._contexts.append(context)
+        if len(self._contexts) > _MOST_CONTEXTS:
+            os.close(self._contexts.pop(0))
+
+    def _drop_context(self, context: int) -> None:
+        if context in self._contexts:
+            self._contexts.remove(context)
+            os.close(context)
+
     def _abandon(self, mount: DaemonMount) -> None:
-        mount.abandon()
         self.mounts[:] = [each for each in self.mounts if each is not mount]
+        self._unmounting.forget(mount)
+        mount.abandon()
 
 
 def _is_attached(mount: DaemonMount, thread: int) -> bool:
@@ -315,11 +470,19 @@ def _is_attached(mount: DaemonMount, thread: int) -> bool:
     return False
 
 
-def _find(call: Notification, situation: Situation, fds: list[int]) -> int:
+def _find(call: Notification, situation: Situation, supervisor: socket.socket) -> None:
     """Find the answer to a call in this process, which was made for it."""
-    with socket.socket(fileno=fds[0]) as supervisor:
-        Answering(call, situation, supervisor).find()
-    return 0
+    Answering(call, situation, supervisor).find()
+
+
+@contextlib.contextmanager
+def _logged() -> Iterator[None]:
+    """Log whatever goes wrong in the block, and go on behind it."""
+    try:
+        yield
+    except Exception:  # noqa: BLE001 - any process of the daemon makes calls; those of others go on
+        text = shown_lines(traceback.format_exc())
+        _log.error("a call of the daemon cannot be answered: %s", text)
 
 
 def _hidden_by(path: str) -> str:

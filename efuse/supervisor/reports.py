@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a process that looks into a system call tells the supervisor, which answers the call.
+"""What a process of its own tells the supervisor: mostly, the answer to a system call.
 
 The socket between them carries these objects pickled, and descriptors. Each but `Made` is the last
 one of its process.
@@ -7,6 +7,7 @@ one of its process.
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import socket
@@ -21,8 +22,10 @@ __all__ = [
     "Made",
     "Opened",
     "Plain",
+    "Refused",
+    "Replaced",
     "Report",
-    "Swapped",
+    "Trouble",
     "receive",
     "send",
 ]
@@ -53,6 +56,18 @@ class Plain:
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """The call fails with EPERM: its mount has become one of eFuse already, and cannot go on.
+
+    :ivar path: where it is to be attached, as the caller said.
+    :ivar reason: why, in one sentence.
+    """
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """The call fails.
 
@@ -73,15 +88,19 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class Swapped:
-    """Descriptors of the caller become the one that comes with this object.
+class Replaced:
+    """Descriptors of the caller become another one. Then the call returns 0.
 
-    Then the kernel is to carry the call out.
+    With it come the new descriptor, and the one of before, for the case that not all of them can be
+    replaced.
 
     :ivar places: each descriptor, and whether it is closed on execve(2).
+    :ivar context: the supervisor's descriptor of the context of fsopen(2) that the new descriptor
+        was passed to; -1 if there is none.
     """
 
     places: Mapping[int, bool]
+    context: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +127,7 @@ class Made:
     :ivar connection: number of its connection.
     :ivar number: unique number of the mount; 0 if the kernel has none.
     :ivar facts: how it is to be attached.
-    :ivar places: see `Swapped`.
+    :ivar places: see `Replaced`.
     """
 
     connection: int
@@ -122,7 +141,17 @@ class Attached:
     """The mount has been attached."""
 
 
-Report = Leave | Plain | Failed | Opened | Swapped | Made | Attached
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """The process could not do its job.
+
+    :ivar text: why, in one line.
+    """
+
+    text: str
+
+
+Report = Leave | Plain | Refused | Failed | Opened | Replaced | Made | Attached | Trouble
 
 
 def send(to: socket.socket, what: Report | int, fds: Sequence[int] = ()) -> None:
@@ -134,13 +163,19 @@ def send(to: socket.socket, what: Report | int, fds: Sequence[int] = ()) -> None
 
 
 def receive(to: socket.socket) -> tuple[Report | int | None, list[int]]:
-    """Return the next report or answer with its descriptors, or None if the other has ended."""
+    """Return the next report or answer with its descriptors, or None if the other has ended.
+
+    :raises OSError: EMSGSIZE: it is too long; EMFILE: this process has no room for the descriptors.
+    """
     try:
-        data, fds, _, _ = socket.recv_fds(to, _LARGEST, _MOST_FDS, socket.MSG_CMSG_CLOEXEC)
+        data, fds, flags, _ = socket.recv_fds(to, _LARGEST, _MOST_FDS, socket.MSG_CMSG_CLOEXEC)
     except ConnectionResetError:
         return None, []
+    if data and not flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        return pickle.loads(data), fds
+    for fd in fds:
+        os.close(fd)
     if not data:
-        for fd in fds:
-            os.close(fd)
         return None, []
-    return pickle.loads(data), fds
+    number = errno.EMSGSIZE if flags & socket.MSG_TRUNC else errno.EMFILE
+    raise OSError(number, os.strerror(number))

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import select
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +29,8 @@ from efuse.supervisor.launch import launch
 
 # How often to look for the end of mounts that no process serves, in seconds.
 _LOOK_S = 5.0
+# How long an unmount may take at the end, and how long before the daemon is ended.
+_UNMOUNT_S, _CLEAN_S = 5.0, 1.0
 
 __all__ = ["Ended", "Running", "mounted_nothing", "started"]
 
@@ -78,9 +82,11 @@ class Running:
             self._child_ended = stack.enter_context(children.adopting()) if adopt else None
             self.process, self._listener = launch(command, _environment(channels=channels), streams)
             stack.callback(self._listener.close)
+            if adopt:  # this process has no other purpose
+                _take_all_descriptors()
             self._pidfd = os.pidfd_open(self.process.pid)
             stack.callback(os.close, self._pidfd)
-            self._errands = Errands(self._listener, attach, require=require)
+            self._errands = Errands(self._listener, attach, first=self.process.pid, require=require)
             stack.callback(self._errands.close)
             self._open = stack.pop_all()
         self._has_ended = False
@@ -159,19 +165,28 @@ class Running:
             mount.detach()
 
     def end(self) -> int:
-        """Unmount the mounts of the daemon, end it, and return its exit status."""
+        """Unmount the mounts of the daemon, end it, and return its exit status.
+
+        Whatever waits for a daemon is waited for only after that daemon has been killed, and not
+        for ever.
+        """
+        self._errands.end_all()
         for mount in [*self.mounts]:
             self._errands.unmount(mount)
-        self._errands.end_all()
+        self._errands.await_unmounts(_CLEAN_S)
         children.end(self._processes())
-        self.process.wait()
-        return self.status
+        self._errands.await_unmounts(_UNMOUNT_S)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # killed, but it waits for a file
+            self.process.wait(_UNMOUNT_S)
+            return self.status
+        return 128 + signal.SIGKILL
 
     def unmount_dead(self) -> None:
         """Unmount the mounts of this daemon that no process serves any more."""
-        for mount in self.mounts:
+        for mount in [*self.mounts]:
             if mount.is_dead:
                 self._errands.unmount(mount)
+        self._errands.await_unmounts(_UNMOUNT_S)
 
     def _processes(self) -> set[int]:
         if self._child_ended is not None:
@@ -182,7 +197,7 @@ class Running:
 
     def _is_done(self) -> bool:
         """Tell whether the process that has ended left nothing to wait for."""
-        if self._errands.fds:
+        if self._errands.has_calls:
             return False
         has_failed = bool(self.process.returncode)
         return self.has_mounted or has_failed or not self._listener.has_callers()
@@ -235,6 +250,16 @@ class Running:
         for fd in watched - self._watched:
             self._poll.register(fd, select.POLLPRI)
         self._watched = watched
+
+
+def _take_all_descriptors() -> None:
+    """Let this process have as many descriptors as the kernel allows: calls and mounts take some.
+
+    The daemon, which has been started, keeps its own limit.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _attaching(options: Options | None) -> Callable[[int], Acceleration]:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Find what else holds an open file of a caller, or watches it."""
+"""Find what else holds an open file of a caller, or watches it.
+
+All descriptors of the machine are looked at, so this uses text and descriptors, not `pathlib`.
+"""
 
 from __future__ import annotations
 
@@ -10,47 +13,69 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["is_watched", "same_file"]
+__all__ = ["is_same_file", "is_watched", "own", "same_file"]
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_KCMP = {"x86_64": 312, "aarch64": 272}
+_KCMP = {"x86_64": 312, "aarch64": 272}[os.uname().machine]
 _KCMP_FILE = 0
 _PROC = Path("/proc")
 
 
-def same_file(thread: int, fd: int) -> dict[int, list[int]]:
-    """Return the descriptors of the open file behind a thread's *fd*: by process, or its own.
+def own(thread: int, fd: int) -> list[int]:
+    """Return the descriptors of a thread's process for the open file behind its *fd*."""
+    return [*_same(thread, fd, _name(thread, fd), thread)]
+
+
+def same_file(thread: int, fd: int) -> Iterator[int]:
+    """Yield the other processes that hold the open file behind a thread's *fd*.
 
     Processes that this one may not look into are left out.
     """
-    found: dict[int, list[int]] = {}
     process = _process_of(thread)
-    name = _link(thread, fd)
-    for entry in _PROC.iterdir():
-        if entry.name.isdecimal() and int(entry.name) != process:
-            found[int(entry.name)] = [*_same(thread, fd, name, int(entry.name))]
-    found[thread] = [*_same(thread, fd, name, thread)]
-    return {where: fds for where, fds in found.items() if fds}
+    name = _name(thread, fd)
+    with os.scandir("/proc") as entries:
+        others = [int(entry.name) for entry in entries if entry.name.isdecimal()]
+    for other in others:
+        if other != process and next(_same(thread, fd, name, other), None) is not None:
+            yield other
 
 
 def is_watched(thread: int, fds: Iterator[int] | list[int]) -> bool:
     """Tell whether an epoll set of a thread's process watches one of its descriptors."""
     watched = {*fds}
-    with contextlib.suppress(OSError):
-        for entry in (_PROC / str(thread) / "fd").iterdir():
-            if _link(thread, int(entry.name)) == "anon_inode:[eventpoll]":
-                told = (_PROC / str(thread) / "fdinfo" / entry.name).read_text()
+    for at, name in _descriptors(thread):
+        if name == "anon_inode:[eventpoll]":
+            with contextlib.suppress(OSError):
+                told = (_PROC / str(thread) / "fdinfo" / str(at)).read_text()
                 if watched & {int(tfd) for tfd in re.findall(r"^tfd:\s*([0-9]+)", told, re.M)}:
                     return True
     return False
 
 
-def _same(thread: int, fd: int, name: str, other: int) -> Iterator[int]:
+def is_same_file(process: int, fd: int, other: int, at: int) -> bool:
+    """Tell whether descriptors of two processes are of one open file."""
+    number, first, second = ctypes.c_long(_KCMP), ctypes.c_ulong(fd), ctypes.c_ulong(at)
+    return bool(_libc.syscall(number, process, other, _KCMP_FILE, first, second) == 0)
+
+
+def _descriptors(process: int) -> Iterator[tuple[int, str]]:
+    """Yield the descriptors of a process, and what each is open on."""
     with contextlib.suppress(OSError):
-        for entry in (_PROC / str(other) / "fd").iterdir():
-            at = int(entry.name)
-            if _link(other, at) == name and _is_same(thread, fd, other, at):
-                yield at
+        directory = os.open(f"/proc/{process}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with os.scandir(directory) as entries:
+                names = [entry.name for entry in entries]
+            for name in names:
+                with contextlib.suppress(OSError):  # it was closed meanwhile
+                    yield int(name), os.readlink(name, dir_fd=directory)
+        finally:
+            os.close(directory)
+
+
+def _same(thread: int, fd: int, name: str, other: int) -> Iterator[int]:
+    for at, found in _descriptors(other):
+        if found == name and is_same_file(thread, fd, other, at):
+            yield at
 
 
 def _process_of(thread: int) -> int:
@@ -59,14 +84,7 @@ def _process_of(thread: int) -> int:
     return int(told[1])
 
 
-def _link(process: int, fd: int) -> str:
-    try:
-        return str((_PROC / str(process) / "fd" / str(fd)).readlink())
-    except OSError:
-        return ""
-
-
-def _is_same(process: int, fd: int, other: int, at: int) -> bool:
-    number = ctypes.c_long(_KCMP[os.uname().machine])
-    first, second = ctypes.c_ulong(fd), ctypes.c_ulong(at)
-    return bool(_libc.syscall(number, process, other, _KCMP_FILE, first, second) == 0)
+def _name(process: int, fd: int) -> str:
+    with contextlib.suppress(OSError):
+        return str(Path(f"/proc/{process}/fd/{fd}").readlink())
+    return ""

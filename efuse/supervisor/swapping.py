@@ -4,11 +4,16 @@
 from __future__ import annotations
 
 import os
+import select
 
+from efuse.supervisor.ancestry import parent_of
 from efuse.supervisor.caller import Caller
-from efuse.supervisor.sharing import is_watched, same_file
+from efuse.supervisor.sharing import is_watched, own, same_file
 
-__all__ = ["Swap"]
+__all__ = ["Swap", "is_in_use", "obstacle_of"]
+
+# A report has room for them.
+_MOST_PLACES = 253
 
 
 class Swap:
@@ -22,21 +27,47 @@ class Swap:
     :ivar places: the caller's descriptors, and whether each is closed on execve(2).
     :ivar ours: the descriptor of /dev/efuse, opened as the caller's is.
     :ivar before: a duplicate of the caller's.
-    :ivar obstacle: why they cannot be replaced, in one sentence; empty if they can.
     """
 
     def __init__(self, caller: Caller, at: int, device: int) -> None:
-        sharing = same_file(caller.thread, at)
-        own = {at, *sharing.pop(caller.thread, ())}
-        self.places = {fd: bool(caller.flags_of(fd) & os.O_CLOEXEC) for fd in own}
+        places = {at, *own(caller.thread, at)}
+        self.places = {fd: bool(caller.flags_of(fd) & os.O_CLOEXEC) for fd in places}
         self.before = caller.descriptor(at)
         kept = os.O_ACCMODE | os.O_NONBLOCK
         self.ours = os.open(f"/proc/self/fd/{device}", caller.flags_of(at) & kept | os.O_CLOEXEC)
-        self.obstacle = ""
-        if sharing:
-            self.obstacle = (
-                f"process {next(iter(sharing))} has the same /dev/fuse open,"
-                " and could not serve an eFuse mount"
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a report can name all of `places`."""
+        return len(self.places) <= _MOST_PLACES
+
+
+def is_in_use(device: int) -> bool:
+    """Tell whether a descriptor of /dev/fuse serves a mount already."""
+    poll = select.poll()
+    poll.register(device, select.POLLIN)
+    return not any(events & select.POLLERR for _, events in poll.poll(0))
+
+
+def obstacle_of(caller: Caller, at: int, supervisor: int) -> str:
+    """Return in one sentence why a caller's descriptor cannot be replaced; empty if it can.
+
+    :param supervisor: id of the supervisor's process.
+    """
+    places = own(caller.thread, at)
+    if len(places) > _MOST_PLACES:
+        return f"the daemon has more than {_MOST_PLACES} descriptors of the same open /dev/fuse"
+    for other in same_file(caller.thread, at):
+        if not _is_ours(other, supervisor):
+            return (
+                f"process {other} has the same /dev/fuse open, and could not serve an eFuse mount"
             )
-        elif is_watched(caller.thread, [*own]):
-            self.obstacle = "the daemon watches /dev/fuse by epoll(7) before it mounts"
+    if is_watched(caller.thread, places):
+        return "the daemon watches /dev/fuse by epoll(7) before it mounts"
+    return ""
+
+
+def _is_ours(process: int, supervisor: int) -> bool:
+    """Tell whether a process has a duplicate of the caller's descriptor to find an answer."""
+    spawner = os.getppid()
+    return process in (supervisor, spawner) or parent_of(process) == spawner

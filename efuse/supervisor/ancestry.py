@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Which processes descend from one that has confined itself by Landlock.
+
+Nothing in /proc tells whether a process is confined. Those below a confined process are, too, and
+the kernel forgets whose child a process was when its parent ends. So a process is known not to be
+confined only while its ancestors, up to the first process of the daemon, are all there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+
+__all__ = ["Confined", "is_confined", "parent_of"]
+
+Identity = tuple[int, int]
+"""The id of a process, and the time at which it began: ids are used again."""
+
+_MOST = 256
+
+
+class Confined:
+    """The processes that have confined themselves.
+
+    :ivar has_any: whether there ever was one.
+    :ivar has_too_many: whether there are so many that every process counts as confined.
+    :ivar processes: those that are still there.
+    """
+
+    def __init__(self) -> None:
+        self.has_any = self.has_too_many = False
+        self.processes: frozenset[Identity] = frozenset()
+
+    def add(self, process: int) -> None:
+        """Note that a process may be confined from now on."""
+        self.has_any = True
+        begun = _seen(process)
+        if begun is None or self.has_too_many:
+            return
+        # The children of one that has ended have lost their ancestor, and count as confined.
+        left = {each for each in self.processes if (_seen(each[0]) or (0, 0))[1] == each[1]}
+        self.processes = frozenset(left | {(process, begun[1])})
+        self.has_too_many = len(self.processes) > _MOST
+
+
+def is_confined(process: int, first: int, confined: AbstractSet[Identity]) -> bool:
+    """Tell whether a process or one of its ancestors is confined, or may be.
+
+    :param first: id of the first process of the daemon.
+    :param confined: the processes that are.
+    """
+    seen = _seen(process)
+    while seen is not None:
+        if (process, seen[1]) in confined:
+            return True
+        if process == first:
+            return False
+        process, seen = seen[0], _seen(seen[0])
+    return True
+
+
+def parent_of(process: int) -> int:
+    """Return the id of the parent of a process; 0 if there is none."""
+    seen = _seen(process)
+    return seen[0] if seen else 0
+
+
+def _seen(process: int) -> tuple[int, int] | None:
+    """Return the id of the parent of a process, and the time at which the process began."""
+    with contextlib.suppress(OSError):
+        # The name of the program is any bytes, in parentheses.
+        words = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
+        return int(words[1]), int(words[19])
+    return None

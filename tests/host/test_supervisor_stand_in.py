@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The supervisor of `efuse run` with plain FUSE in place of eFuse, so that mounts succeed.
+
+Handlers are not attached. Another device node of /dev/fuse stands for /dev/efuse.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from efuse.control.mounts import mounts
+from efuse.fs.acceleration import Acceleration
+from efuse.supervisor import answering, caller, errands
+from efuse.supervisor.daemon_mount import DaemonMount
+from efuse.supervisor.errands import Errands
+from efuse.supervisor.running import Ended, Running
+from efuse.supervisor.spawner import Spawner
+
+_ENOUGH_S = 30
+
+_LIBRARY = """
+import contextlib, ctypes, errno, fcntl, os, struct, sys, threading, time
+libc = ctypes.CDLL(None, use_errno=True)
+def opened():
+    return os.open("/dev/fuse", os.O_RDWR)
+def mount(target, fd, flags=0, kind=b"fuse.x"):
+    options = b"fd=%d,rootmode=40000,user_id=0,group_id=0" % fd
+    done = libc.mount(b"x", os.fsencode(target), kind, ctypes.c_ulong(flags), options)
+    return ctypes.get_errno() if done else 0
+def clone(fd, number):
+    return ctypes.get_errno() if libc.ioctl(fd, ctypes.c_ulong(0x8004E500), number) else 0
+def user():
+    os.setgroups([])
+    os.setresgid(65534, 65534, 65534)
+    os.setresuid(65534, 65534, 65534)
+    libc.prctl(4, 1, 0, 0, 0)
+"""
+
+
+@pytest.fixture
+def stand_in(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Let plain FUSE stand for eFuse. Its device is in this directory, for root only."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "dev,mode=755", "x", place], check=True)
+    device = place / "efuse"
+    os.mknod(device, 0o600 | stat.S_IFCHR, caller.FUSE_DEVICE)
+    made, opened = answering.mounted_detached, answering.opened
+
+    def begin(self: DaemonMount, connection: int, attach: object) -> None:
+        self.watched, self.connection = os.open("/proc/self/mountinfo", os.O_RDONLY), connection
+        self.acceleration = _Nothing()
+
+    def connected(self: DaemonMount) -> bytes | None:
+        there = any(each.connection == self.connection for each in mounts(fuse=True))
+        return b"1\n" if self.watched >= 0 and there else None
+
+    monkeypatch.setattr(errands, "DEVICE", device)
+    monkeypatch.setattr(answering, "mounted_detached", lambda t, *more: made(t[1:], *more))
+    monkeypatch.setattr(answering, "opened", lambda fstype: opened(fstype[1:]))
+    monkeypatch.setattr(answering.Answering, "_is_new", lambda self, mount: True)
+    monkeypatch.setattr(DaemonMount, "begin", begin)
+    monkeypatch.setattr(DaemonMount, "_connected", connected)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", place], check=True)
+
+
+class _Nothing(Acceleration):
+    def __init__(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def _running(script: str, *words: object, require: bool = False) -> Iterator[Running]:
+    command = [sys.executable, "-c", _LIBRARY + script, *map(str, words)]
+    running = Running(command, None, channels=False, require=require)
+    with contextlib.closing(running):
+        yield running
+        running.process.kill()
+
+
+def _status(script: str, *words: object, require: bool = False) -> int:
+    """Run a daemon to its end, and return its exit status."""
+    with _running(script, *words, require=require) as running:
+        *_, end = running.events()
+        assert isinstance(end, Ended)
+        return end.status
+
+
+_CLONES = """
+fd, served = opened(), opened()
+assert mount(sys.argv[1], served) == 0
+assert clone(fd, struct.pack("=I", served)) == 0
+os.set_blocking(fd, False)
+assert struct.unpack_from("=II", os.read(fd, 1 << 17))[1] == 26  # INIT, read by the clone
+assert clone(fd, struct.pack("=I", served)) == errno.EINVAL  # it serves already
+libc.umount2(os.fsencode(sys.argv[1]), 2)
+"""
+
+
+def test_clone_serves_the_mount(stand_in: Path) -> None:
+    (stand_in / "mnt").mkdir()
+    assert _status(_CLONES, stand_in / "mnt") == 0
+
+
+_CLONE_FAILS = """
+ours = os.open(sys.argv[1], os.O_RDWR)
+user()
+fd = opened()
+before = os.fstat(fd)
+assert clone(fd, struct.pack("=I", ours)) != 0  # it serves no mount
+number, end = (ctypes.c_int * 1)(ours), time.monotonic() + float(sys.argv[2])
+def flip():
+    while time.monotonic() < end:
+        number[0] = -1
+        number[0] = ours
+threading.Thread(target=flip).start()
+while time.monotonic() < end:
+    clone(fd, number)
+assert os.path.samestat(os.fstat(fd), before)
+"""
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_clone_that_fails_gives_no_device(stand_in: Path) -> None:
+    """The device is one that the user may not open. The caller changes what it has said."""
+    assert _status(_CLONE_FAILS, stand_in / "efuse", 2) == 0
+
+
+_DUPLICATES = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[2]) + 100,) * 2)
+fd = opened()
+for _ in range(int(sys.argv[2])):
+    os.dup(fd)
+number = mount(sys.argv[1], fd)
+assert number == 0 or sys.exit(number)
+libc.umount2(os.fsencode(sys.argv[1]), 2)
+"""
+
+
+def test_mount_with_very_many_duplicates_is_plain(stand_in: Path) -> None:
+    (stand_in / "mnt").mkdir()
+    with _running(_DUPLICATES, stand_in / "mnt", 400) as running:
+        first, *_, end = running.events()
+        assert isinstance(first, DaemonMount)
+        assert first.reason.startswith("the daemon has more than 253 descriptors")
+        assert end == Ended(0)
+
+
+_MOUNTS = """
+number = mount(sys.argv[1], opened())
+libc.umount2(os.fsencode(sys.argv[1]), 2)
+sys.exit(number)
+"""
+
+
+@pytest.mark.parametrize("at", ["_advance", "_answer_mount", "_make"])
+def test_fault_with_a_call_fails_this_call_alone(
+    at: str, stand_in: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object) -> None:
+        raise IndexError("a fault")
+
+    (stand_in / "mnt").mkdir()
+    monkeypatch.setattr(Errands, at, fails)
+    assert _status(_MOUNTS, stand_in / "mnt") == errno.EIO
+    assert "IndexError: a fault" in caplog.text
+
+
+_TRIES = """
+user()
+fd = opened()
+assert libc.syscall(ctypes.c_long(430), b"fuse", 0) == -1 and ctypes.get_errno() == errno.EPERM
+assert mount("/", fd) == errno.EPERM
+"""
+
+
+def test_user_without_the_right_to_mount_causes_no_process(
+    stand_in: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(*_: object) -> None:
+        raise AssertionError("a process")
+
+    monkeypatch.setattr(Spawner, "start", start)
+    assert _status(_TRIES) == 0
+
+
+# It answers INIT, and reads all other requests without answering them.
+_HANGS = """
+fd = opened()
+assert mount(sys.argv[1], fd) == 0
+def serve():
+    while True:
+        _, opcode, unique = struct.unpack_from("=IIQ", os.read(fd, 1 << 17))
+        if opcode == 26:
+            told = struct.pack("=IIIIHHII", 7, 31, 4096, 0, 12, 12, 4096, 1).ljust(64, b"\\0")
+            os.write(fd, struct.pack("=IiQ", 80, 0, unique) + told)
+threading.Thread(target=serve, daemon=True).start()
+threading.Thread(target=lambda: mount(sys.argv[1] + "/below", opened()), daemon=True).start()
+time.sleep(2)
+number = mount(sys.argv[2], opened(), 1 << 16)  # a flag that eFuse does not pass on
+assert number == errno.EPERM, number
+time.sleep(600)
+"""
+
+
+def test_end_does_not_wait_for_a_daemon_that_hangs(stand_in: Path) -> None:
+    for name in ("one", "two"):
+        (stand_in / name).mkdir()
+    with _running(_HANGS, stand_in / "one", stand_in / "two", require=True) as running:
+        for event in running.events():
+            assert isinstance(event, DaemonMount)
+            if not event.connection:
+                break
+        began = time.monotonic()
+        running.end()
+        assert time.monotonic() - began < _ENOUGH_S
+    assert str(stand_in / "one") not in [each.mountpoint for each in mounts(fuse=True)]
+
+
+_PROBES = (
+    """
+assert libc.syscall(ctypes.c_long(446), -1, 0) == -1
+"""
+    + _MOUNTS
+)
+
+
+def test_probe_for_landlock_confines_nobody(stand_in: Path) -> None:
+    (stand_in / "mnt").mkdir()
+    with _running(_PROBES, stand_in / "mnt") as running:
+        mount, _ = running.events()
+        assert isinstance(mount, DaemonMount)
+        assert mount.accelerated or not mount.reason or "detached" in mount.reason
+
+
+_CONFIGURES = """
+fd = opened()
+def configure(context, key, value=None, command=1, aux=0):
+    done = libc.syscall(ctypes.c_long(431), context, command, key, value, aux)
+    return ctypes.get_errno() if done else 0
+import select
+if sys.argv[2] == "before":
+    watch = select.epoll()
+    watch.register(fd)
+context = libc.syscall(ctypes.c_long(430), b"fuse", 0)
+if sys.argv[2] == "after":
+    watch = select.epoll()
+    watch.register(fd)
+for key, value in ((b"rootmode", b"40000"), (b"user_id", b"0"), (b"group_id", b"0")):
+    assert configure(context, key, value) == 0
+number = configure(context, b"fd", b"%d" % fd)
+print(os.fstat(fd).st_dev == os.stat("/dev/fuse").st_dev, flush=True)
+if number:
+    sys.exit(number)
+assert configure(context, None, None, 6) == 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("watches", "status", "reason"),
+    [
+        ("never", 0, ""),
+        ("before", 0, "the daemon watches /dev/fuse by epoll(7) before it mounts"),
+        ("after", errno.EPERM, "the daemon watches /dev/fuse by epoll(7) before it mounts"),
+    ],
+)
+def test_context_gets_a_device_of_its_type(
+    watches: str, status: int, reason: str, stand_in: Path
+) -> None:
+    """It is plain from the beginning if that can be known, and otherwise the call fails."""
+    with _running(_CONFIGURES, stand_in, watches) as running:
+        *found, end = running.events()
+        assert [each.reason for each in found if isinstance(each, DaemonMount)] == (
+            [reason] if reason else []
+        )
+        assert isinstance(end, Ended)
+        assert end.status == (status or 0)

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the supervisor of `efuse run` knows of the callers of a daemon."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from efuse.supervisor import reports
+from efuse.supervisor.admission import Owner, has_room
+from efuse.supervisor.ancestry import Confined, is_confined, parent_of
+from efuse.supervisor.answering import Answering, Situation
+from efuse.supervisor.caller import Caller
+from efuse.supervisor.notifications import Notification
+from efuse.supervisor.sharing import own, same_file
+
+_BIND, _MOUNT_TMPFS = 1 << 12, 0
+
+
+@contextlib.contextmanager
+def _child(*steps: Callable[[], object]) -> Iterator[int]:
+    """Run a process that takes the steps and then waits to be killed."""
+    told, tells = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        with contextlib.suppress(BaseException):
+            for step in steps:
+                step()
+            os.write(tells, b"x")
+            signal.pause()
+        os._exit(1)
+    try:
+        os.close(tells)
+        assert os.read(told, 1) == b"x"
+        yield pid
+    finally:
+        os.close(told)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def test_processes_with_the_same_open_file_are_found() -> None:
+    fd = os.open("/dev/null", os.O_RDONLY)
+    other = os.dup(fd)
+    separate = os.open("/dev/null", os.O_RDONLY)
+    try:
+        assert sorted(own(os.getpid(), fd)) == [fd, other]
+        with _child() as sharer, _child(lambda: [os.close(each) for each in (fd, other)]):
+            assert [*same_file(os.getpid(), fd)] == [sharer]
+    finally:
+        for each in (fd, other, separate):
+            os.close(each)
+
+
+@pytest.mark.parametrize(
+    ("busy", "owner", "expected"),
+    [
+        ([], Owner(1, 0), True),
+        ([Owner(1, 0)] * 8, Owner(1, 0), False),
+        ([Owner(1, 0)] * 8, Owner(2, 0), True),
+        ([Owner(n, 0) for n in range(95)], Owner(100, 0), True),
+        ([Owner(n, 0) for n in range(96)], Owner(100, 0), False),
+        ([Owner(n, 5) for n in range(15)], Owner(100, 5), True),
+        ([Owner(n, 5) for n in range(16)], Owner(100, 5), False),
+        ([Owner(n, 5) for n in range(16)], Owner(100, 6), True),
+        ([Owner(n, n % 24 + 1) for n in range(48)], Owner(100, 99), False),
+        ([Owner(n, n % 24 + 1) for n in range(48)], Owner(100, 0), True),
+    ],
+)
+def test_calls_of_some_leave_room_for_others(
+    busy: list[Owner], owner: Owner, expected: bool
+) -> None:
+    assert has_room(owner, busy) == expected
+
+
+def test_confined_process_and_those_below_it_are_known() -> None:
+    first, confined = os.getpid(), Confined()
+    with _child() as restricted, _child() as free:
+        confined.add(restricted)
+        assert confined.has_any
+        assert is_confined(restricted, first, confined.processes)
+        assert not is_confined(free, first, confined.processes)
+        assert not is_confined(first, first, confined.processes)
+        # Not below the first process, as far as /proc tells: its parent may have been confined.
+        assert is_confined(parent_of(first), first, confined.processes)
+
+
+def test_too_many_confined_processes_make_all_of_them_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("efuse.supervisor.ancestry._MOST", 0)
+    confined = Confined()
+    confined.add(os.getpid())
+    assert confined.has_too_many
+
+
+def test_confined_process_that_has_ended_is_not_kept() -> None:
+    confined = Confined()
+    with _child() as ended:
+        confined.add(ended)
+    confined.add(os.getpid())
+    assert [pid for pid, _ in confined.processes] == [os.getpid()]
+
+
+def _answer(
+    monkeypatch: pytest.MonkeyPatch, name: str, flags: int, devices: list[int] | None
+) -> object:
+    """Return the answer to a caller whose memory cannot be read, nor its descriptors if None."""
+
+    def unreadable(*_: object, **_more: object) -> str:
+        raise PermissionError
+
+    def seen(_: Caller) -> list[int]:
+        return unreadable() if devices is None else devices  # type: ignore[return-value]
+
+    monkeypatch.setattr(Caller, "text", unreadable)
+    monkeypatch.setattr(Caller, "devices", property(seen))
+    call = Notification(1, os.getpid(), name, (4, 1, 1, flags, 1, 0))
+    situation = Situation(-1, 0, os.getpid(), os.getpid(), confined=False, contexts=())
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, its:
+        Answering(call, situation, its).find()
+        return reports.receive(ours)[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "devices", "plain"),
+    [
+        ("mount", _BIND, None, False),
+        ("mount", _MOUNT_TMPFS, [], False),
+        ("mount", _MOUNT_TMPFS, [5], True),
+        ("mount", _MOUNT_TMPFS, None, True),
+        ("fsopen", 0, [], False),
+        ("fsopen", 0, [5], True),
+        ("move_mount", 4, [5], False),
+        ("fsconfig", 1, [5], False),
+    ],
+)
+def test_call_that_cannot_be_read_is_of_fuse_only_if_it_may_be(
+    name: str, flags: int, devices: list[int] | None, plain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = _answer(monkeypatch, name, flags, devices)
+    assert isinstance(found, reports.Plain if plain else reports.Leave)
