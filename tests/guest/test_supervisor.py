@@ -8,6 +8,7 @@ import itertools
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -76,6 +77,7 @@ def _check(mount: DaemonMount, mountpoint: Path, fstype: str = "efuse.raw") -> N
 
 _WAYS = ["mount", "fsopen", "mount,signals", "mount,twice", "mount,odd", "mount,sync_init"]
 _WAYS += ["mount,dup", "fsopen,dup", "mount,proc", "mount,dev", "fsopen,proc", "mount,hex"]
+_WAYS += ["mount,restricted"]
 _WAYS += ["mount,int80"] if platform.machine() == "x86_64" else []
 
 
@@ -274,23 +276,30 @@ def test_mount_below_another_root_is_accelerated(raw: Path, tmp_path: Path) -> N
         subprocess.run(["umount", root / "dev/fuse"], check=True)
 
 
-def _plain(words: list[str], mountpoint: Path, inside: list[str]) -> str:
+def _plain(
+    words: list[str], mountpoint: Path, inside: list[str], eventually: Callable[..., object]
+) -> str:
     """Return the reason why the mount of a daemon is not one of eFuse. Check that it works."""
     running = Running(words, Options())
     with contextlib.closing(running):
         mount = next(running.events())
         assert isinstance(mount, DaemonMount)
         assert not mount.accelerated
+        table = Path(f"/proc/{running.process.pid}/mountinfo")
+        # By fsopen(2), the reason is known before the mount is attached.
+        eventually(lambda: f" {mountpoint} " in table.read_text(), what="the mount")
         where = ["nsenter", "-t", str(running.process.pid), *inside, "cat", mountpoint / "f"]
         assert subprocess.check_output(where, text=True) == _TEXT
         running.end()
         return mount.reason
 
 
+@pytest.mark.parametrize("way", ["mount", "fsopen"])
 def test_mount_stays_plain_if_another_process_serves_its_descriptor(
-    raw: Path, mountpoint: Path
+    way: str, raw: Path, mountpoint: Path, eventually: Callable[..., object]
 ) -> None:
-    reason = _plain([str(raw), "mount,shared", str(mountpoint)], mountpoint, ["-m"])
+    words = [str(raw), f"{way},shared", str(mountpoint)]
+    reason = _plain(words, mountpoint, ["-m"], eventually)
     assert reason.endswith("has the same /dev/fuse open, and could not serve an eFuse mount")
     subprocess.run(["umount", mountpoint], check=True)
 
@@ -298,18 +307,19 @@ def test_mount_stays_plain_if_another_process_serves_its_descriptor(
 @pytest.mark.parametrize(
     ("way", "reason"),
     [
-        ("epoll", "the daemon watches /dev/fuse by epoll(7) before it mounts"),
+        ("mount,epoll", "the daemon watches /dev/fuse by epoll(7) before it mounts"),
+        ("fsopen,epoll", "the daemon watches /dev/fuse by epoll(7) before it mounts"),
         (
-            "below",
+            "mount,below",
             "the path of its mount point leads through a link of /proc, or through too many links",
         ),
     ],
 )
 def test_mount_that_cannot_be_carried_out_stays_plain(
-    way: str, reason: str, raw: Path, mountpoint: Path
+    way: str, reason: str, raw: Path, mountpoint: Path, eventually: Callable[..., object]
 ) -> None:
-    words = [str(raw), f"mount,{way}", str(mountpoint)]
-    assert _plain(words, mountpoint, ["-m"]) == reason
+    words = [str(raw), way, str(mountpoint)]
+    assert _plain(words, mountpoint, ["-m"], eventually) == reason
     subprocess.run(["umount", mountpoint], check=True)
 
 
@@ -333,8 +343,39 @@ def test_device_is_not_given_without_a_context(user: int) -> None:
         assert list(running.events()) == [Ended(0)]
 
 
-def test_mount_with_a_long_source_stays_plain(raw: Path, mountpoint: Path) -> None:
-    reason = _plain([str(raw), "mount,long", str(mountpoint)], mountpoint, ["-m"])
+_CLONE_FAILS = """
+import ctypes, os, threading, time
+ours = os.open("/dev/efuse", os.O_RDWR)
+os.setgroups([])
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)
+libc = ctypes.CDLL(None)
+libc.prctl(4, 1, 0, 0, 0)
+fd, number = os.open("/dev/fuse", os.O_RDWR), (ctypes.c_int * 1)(ours)
+before, end = os.fstat(fd), time.monotonic() + 10
+def flip():
+    while time.monotonic() < end:
+        number[0] = -1
+        number[0] = ours
+threading.Thread(target=flip).start()
+while time.monotonic() < end:
+    assert libc.ioctl(fd, ctypes.c_ulong(0x8004E500), number) == -1
+assert os.path.samestat(os.fstat(fd), before), os.readlink(f"/proc/self/fd/{fd}")
+"""
+
+
+@pytest.mark.usefixtures("open_device")
+def test_clone_that_fails_gives_no_device() -> None:
+    """A user with an open /dev/efuse, as `fusermount3` hands it over, cannot get a fresh one."""
+    running = Running(["/usr/bin/python3", "-c", _CLONE_FAILS], Options())
+    with contextlib.closing(running):
+        assert list(running.events()) == [Ended(0)]
+
+
+def test_mount_with_a_long_source_stays_plain(
+    raw: Path, mountpoint: Path, eventually: Callable[..., object]
+) -> None:
+    reason = _plain([str(raw), "mount,long", str(mountpoint)], mountpoint, ["-m"], eventually)
     assert reason == "its source, or the value of an option, is longer than 255 bytes"
     subprocess.run(["umount", mountpoint], check=True)
 
@@ -396,6 +437,59 @@ def test_mount_below_a_daemon_that_hangs_holds_up_no_other(raw: Path, tmp_path: 
         *mounts, end = running.events()
         assert [m.mountpoint for m in mounts if isinstance(m, DaemonMount)] == [*map(str, places)]
         assert end == Ended(0)
+
+
+_DIES_BELOW = """
+is_mounted() { until grep -q " $1 " /proc/self/mountinfo; do sleep 0.1; done; }
+bindfs -f "$1" "$2" & first=$!
+is_mounted "$2"
+bindfs -f -o auto_unmount "$1" "$2/sub" & second=$!
+is_mounted "$2/sub"
+kill -STOP $first
+kill -KILL $second
+sleep 6
+for _ in 1 2 3; do
+    "$0" mount "$3" & third=$!
+    is_mounted "$3"
+    sleep 3
+    umount "$3"
+    wait $third || exit 3
+done
+kill -CONT $first
+while grep -q " $2/sub " /proc/self/mountinfo; do sleep 0.1; done
+umount "$2"
+wait $first
+"""
+
+
+def test_dead_mount_below_a_daemon_that_hangs_holds_up_no_other(
+    raw: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is unmounted once the way to it is free. Until then there is one warning."""
+    source, *places = _directories(tmp_path, "source", "one", "two")
+    (source / "sub").mkdir()
+    words = ["sh", "-c", _DIES_BELOW, str(raw), str(source), *map(str, places)]
+    running = Running(words, Options(), channels=False, adopt=True)
+    with contextlib.closing(running):
+        *_, end = running.events()
+        assert end == Ended(0)
+    warned = [each.message for each in caplog.records if "cannot be unmounted" in each.message]
+    assert warned == [
+        f"{places[0]}/sub cannot be unmounted: a file system on the way to it does not answer"
+    ]
+
+
+def test_mount_is_accelerated_after_the_process_that_makes_others_was_killed(
+    raw: Path, mountpoint: Path
+) -> None:
+    running = Running(["sh", "-c", f"sleep 2; exec {raw} mount {mountpoint}"], Options())
+    with contextlib.closing(running):
+        os.kill(running._errands._spawner.process, signal.SIGKILL)
+        mount = next(running.events())
+        assert isinstance(mount, DaemonMount)
+        assert mount.accelerated
+        subprocess.run(["umount", mountpoint], check=True)
+        assert running.process.wait(30) == 0
 
 
 def test_nothing_is_held_for_a_mount_that_has_ended(

@@ -65,6 +65,17 @@ def test_run_accelerates_an_unmodified_daemon(
     eventually(lambda: number not in connections(), what="the connection to end")
 
 
+def test_output_ends_with_the_command_although_the_daemon_goes_on(tmp_path: Path) -> None:
+    """As in ``x=$(efuse run ...)``: nothing that it leaves behind holds its streams."""
+    source, mountpoint = _directories(tmp_path, "source", "mnt")
+    words = [*EFUSE, "run", "--require", "--", "bindfs", str(source), str(mountpoint)]
+    try:
+        subprocess.run(words, capture_output=True, check=True, timeout=120)
+        assert os.path.ismount(mountpoint)
+    finally:
+        subprocess.run(["umount", mountpoint], check=True)
+
+
 def test_run_of_a_command_that_mounts_nothing_fails() -> None:
     assert "mounted nothing" in run_efuse("run", "--", "true", status=1).stderr
 

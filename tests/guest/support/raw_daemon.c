@@ -17,6 +17,7 @@
  *   odd				first make system calls that do not exist, under an odd name
  *   sync_init				fails unless FUSE_DEV_IOC_SYNC_INIT fails with ENOTTY
  *   landlock				first restrict itself by Landlock
+ *   restricted				first run a child that restricts itself by Landlock
  *   long				a source of 300 bytes
  *   proc, dev				mount on a link to a descriptor of MOUNTPOINT
  *   below				mount on a path below such a link to its parent
@@ -282,6 +283,13 @@ int main(int argc, char **argv)
 		be_odd();
 	if (word("landlock"))
 		restrict_itself();
+	if (word("restricted")) {
+		if (!fork()) {
+			restrict_itself();
+			_exit(0);
+		}
+		wait(NULL);
+	}
 	if (word("file"))
 		snprintf(file, sizeof(file), "%.*s", (int)strcspn(word("file"), ","), word("file"));
 	for (i = 0; i < left; i++) {
