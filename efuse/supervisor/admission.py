@@ -8,12 +8,13 @@ root together have, and root has the rest.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import collections
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from efuse.supervisor.caller import Caller
 
-__all__ = ["Owner", "has_room", "owner_of"]
+__all__ = ["Busy", "Owner", "owner_of"]
 
 _MOST_PER_PROCESS, _MOST_PER_USER, _MOST_OF_USERS, _MOST = 8, 16, 48, 96
 
@@ -38,13 +39,29 @@ def owner_of(caller: Caller) -> Owner:
     return Owner(caller.process, caller.user)
 
 
-def has_room(owner: Owner, busy: Sequence[Owner]) -> bool:
-    """Tell whether another call of *owner* may be answered beside those that are."""
-    own = sum(each.process == owner.process for each in busy)
-    if own >= _MOST_PER_PROCESS or len(busy) >= _MOST:
-        return False
-    if owner.user == 0:
-        return True
-    of_user = sum(each.user == owner.user for each in busy)
-    of_users = sum(each.user != 0 for each in busy)
-    return of_user < _MOST_PER_USER and of_users < _MOST_OF_USERS
+class Busy:
+    """The calls that are being answered, by owner.
+
+    :param owners: the owner of each.
+    """
+
+    def __init__(self, owners: Iterable[Owner]) -> None:
+        self._by_process: collections.Counter[int] = collections.Counter()
+        self._by_user: collections.Counter[int] = collections.Counter()
+        for owner in owners:
+            self.add(owner)
+
+    def add(self, owner: Owner) -> None:
+        """Add a call of *owner*."""
+        self._by_process[owner.process] += 1
+        self._by_user[owner.user] += 1
+
+    def has_room(self, owner: Owner) -> bool:
+        """Tell whether another call of *owner* may be answered beside those that are."""
+        busy = self._by_user.total()
+        if self._by_process[owner.process] >= _MOST_PER_PROCESS or busy >= _MOST:
+            return False
+        if owner.user == 0:
+            return True
+        of_users = busy - self._by_user[0]
+        return self._by_user[owner.user] < _MOST_PER_USER and of_users < _MOST_OF_USERS

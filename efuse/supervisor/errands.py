@@ -11,15 +11,17 @@ might refuse it, and the caller would keep a descriptor that it had no right to 
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import errno
 import functools
 import logging
 import os
 import re
+import select
 import socket
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -30,7 +32,7 @@ from efuse.errors import ControlError, reason
 from efuse.fs.acceleration import Acceleration
 from efuse.fs.mountpoint import DEVICE
 from efuse.supervisor import reports
-from efuse.supervisor.admission import Owner, has_room, owner_of
+from efuse.supervisor.admission import Busy, Owner, owner_of
 from efuse.supervisor.ancestry import Confined
 from efuse.supervisor.answering import Answering, Situation
 from efuse.supervisor.caller import Caller
@@ -52,6 +54,8 @@ _NEEDED = ("/dev/efuse", "/sys/fs/efuse", *_DIRECTORIES, *map(os.path.realpath, 
 _MOUNTING = ("mount", "fsopen", "fsconfig", "move_mount")
 # A context gets its descriptor of /dev/fuse soon, or never.
 _MOST_CONTEXTS = 64
+# So many calls may wait before it is asked whether their callers are still there.
+_MANY = 1000
 # How long the processes of calls that are given up may take to end.
 _END_S = 5.0
 
@@ -105,13 +109,16 @@ class Errands:
         self._require = require
         self._errands: list[_Errand] = []
         self._given_up: list[tuple[Owner, Worker]] = []
-        self._waiting: collections.deque[tuple[Notification, Owner]] = collections.deque()
+        self._waiting: list[tuple[Notification, Owner]] = []
+        self._look_at = _MANY
         self._confined = Confined()
         self._contexts: list[int] = []
         self._device, self._device_number = -1, 0
         with contextlib.suppress(FileNotFoundError):  # then, a mount fails for this reason
             self._device = os.open(DEVICE, os.O_PATH | os.O_CLOEXEC)
             self._device_number = os.fstat(self._device).st_rdev
+        # A program that runs a daemon ends it in one thread, while another attends to its calls.
+        self._lock = threading.RLock()
         self._spawner = Spawner(self._device)
         self._unmounting = Unmounting(self._spawner)
 
@@ -133,22 +140,24 @@ class Errands:
         A process in the middle of a mount is awaited, but not for ever, to know whether the mount
         was made. The others may hang, and their calls are answered immediately.
         """
-        while self._waiting:
-            self._fail(self._waiting.popleft()[0])
-        for errand in [*self._errands]:
-            errand.worker.kill()
-            if errand.mount is not None and errand.worker.await_end(_END_S):
-                self._guarded(errand, self._finish)
-            else:
-                self._give_up(errand)
+        with self._lock:
+            while self._waiting:
+                self._fail(self._waiting.pop()[0])
+            for errand in [*self._errands]:
+                errand.worker.kill()
+                if errand.mount is not None and errand.worker.await_end(_END_S):
+                    self._guarded(errand, self._finish)
+                else:
+                    self._give_up(errand)
 
     @property
     def fds(self) -> list[int]:
         """Descriptors that become readable when `advance` or `sweep` has something to do."""
-        fds = [*(errand.worker.watched for errand in self._errands), *self._unmounting.fds]
-        if self._waiting:  # for the end of any process
-            fds += [worker.end for _, worker in self._given_up]
-        return fds
+        with self._lock:
+            fds = [*(errand.worker.watched for errand in self._errands), *self._unmounting.fds]
+            if self._waiting:  # for the end of any process
+                fds += [worker.end for _, worker in self._given_up]
+            return fds
 
     @property
     def has_calls(self) -> bool:
@@ -169,23 +178,32 @@ class Errands:
 
     def unmount(self, mount: DaemonMount) -> None:
         """Begin to unmount a mount of the daemon, see `Unmounting.begin`."""
-        self._unmounting.begin(mount)
+        with self._lock:
+            self._unmounting.begin(mount)
 
     def await_unmounts(self, most_s: float) -> None:
         """Wait until what was begun to be unmounted is, but not longer than that."""
-        self._unmounting.await_all(most_s)
+        until = time.monotonic() + most_s
+        while (fds := self._unmounting.fds) and (left_s := until - time.monotonic()) > 0:
+            poll = select.poll()
+            for fd in fds:
+                poll.register(fd, select.POLLIN)
+            for fd, _ in poll.poll(left_s * 1000):
+                with self._lock:
+                    self._unmounting.advance(fd)
 
     def take(self) -> None:
         """Receive a call, and let its answer be found."""
         call = self._listener.receive()
         if call is None:
             return
-        with _logged():
-            try:
-                return self._consider(call)
-            except (FileNotFoundError, ProcessLookupError):
-                pass  # the caller is gone
-        self._fail(call)
+        with self._lock:
+            with _logged():
+                try:
+                    return self._consider(call)
+                except (FileNotFoundError, ProcessLookupError):
+                    pass  # the caller is gone
+            self._fail(call)
 
     def advance(self, fd: int) -> DaemonMount | None:
         """Hear what a process reports, and answer its call if the process has ended.
@@ -193,25 +211,30 @@ class Errands:
         :param fd: one of `fds`.
         :returns: a mount that can now be reached by its path, or that is not one of eFuse.
         """
-        self._unmounting.advance(fd)
-        errand = next((each for each in self._errands if each.worker.watched == fd), None)
-        if errand is None:  # it has just been ended
-            return None
-        return self._guarded(errand, self._advance)
+        with self._lock:
+            self._unmounting.advance(fd)
+            errand = next((each for each in self._errands if each.worker.watched == fd), None)
+            if errand is None:  # it has just been ended
+                return None
+            return self._guarded(errand, self._advance)
 
     def sweep(self) -> None:
         """End what no caller waits for any more, and release what is held for mounts that ended."""
+        with self._lock:
+            self._end_unwanted()
+            self._forget_ended()
+            in_hand = {id(errand.mount) for errand in self._errands}
+            for mount in [*self.mounts]:
+                if id(mount) not in in_hand:
+                    with _logged():
+                        self._sweep_mount(mount)
+
+    def _end_unwanted(self) -> None:
         for errand in [*self._errands]:
             if not self._listener.is_valid(errand.call):
                 errand.worker.kill()
                 if errand.mount is None:
                     self._give_up(errand)
-        self._forget_ended()
-        in_hand = {id(errand.mount) for errand in self._errands}
-        for mount in [*self.mounts]:
-            if id(mount) not in in_hand:
-                with _logged():
-                    self._sweep_mount(mount)
 
     def _sweep_mount(self, mount: DaemonMount) -> None:
         if not mount.is_mounted:
@@ -269,30 +292,43 @@ class Errands:
             # Without a process: any user can make such calls.
             self._listener.continue_call(call)
             return
+        self._forget_killed()
         self._waiting.append((call, owner_of(caller)))
         self._begin_waiting()
 
     def _begin_waiting(self) -> None:
         """Begin with those of the waiting calls whose owners have not too many in hand."""
-        busy = [errand.owner for errand in self._errands]
-        busy += [owner for owner, _ in self._given_up]
-        for call, owner in [*self._waiting]:
-            if has_room(owner, busy):
-                self._waiting.remove((call, owner))
-                if self._begin(call, owner):
-                    busy.append(owner)
+        busy = Busy(errand.owner for errand in self._errands)
+        for owner, _ in self._given_up:
+            busy.add(owner)
+        left: list[tuple[Notification, Owner]] = []
+        for call, owner in self._waiting:
+            if not busy.has_room(owner):
+                left.append((call, owner))
+            elif self._begin(call, owner):
+                busy.add(owner)
+        self._waiting = left
+
+    def _forget_killed(self) -> None:
+        """Forget the waiting calls whose callers were killed, when there are twice as many."""
+        if len(self._waiting) >= self._look_at:
+            self._waiting = [each for each in self._waiting if self._listener.is_valid(each[0])]
+            self._look_at = max(_MANY, 2 * len(self._waiting))
 
     def _begin(self, call: Notification, owner: Owner) -> bool:
         if not self._listener.is_valid(call):
             return False
-        job = functools.partial(_find, call, self._situation)
-        try:
-            self._errands.append(_Errand(call, owner, self._spawner.start(job)))
-        except OSError as error:  # this process has too few descriptors, or processes
-            _log.warning("a call of the daemon fails: %s", shown(reason(error)))
-            self._fail(call, error.errno or errno.EIO)
-            return False
-        return True
+        number = errno.EIO
+        with _logged():
+            try:
+                worker = self._spawner.start(functools.partial(_find, call, self._situation))
+                self._errands.append(_Errand(call, owner, worker))
+                return True
+            except OSError as error:  # this process has too few descriptors, or processes
+                _log.warning("a call of the daemon fails: %s", shown(reason(error)))
+                number = error.errno or errno.EIO
+        self._fail(call, number)
+        return False
 
     @property
     def _situation(self) -> Situation:

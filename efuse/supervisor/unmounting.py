@@ -11,7 +11,6 @@ import errno
 import functools
 import logging
 import os
-import select
 import socket
 import time
 
@@ -56,7 +55,7 @@ class Unmounting:
     @property
     def fds(self) -> list[int]:
         """Descriptors that become readable when `advance` has something to do."""
-        return [each.worker.watched for each in self._under_way.values()]
+        return [each.worker.watched for each in [*self._under_way.values()]]
 
     @property
     def processes(self) -> set[int]:
@@ -98,16 +97,6 @@ class Unmounting:
                     self._again[number] = time.monotonic() + _PATIENCE_S
                     each.worker.close()
                     del self._under_way[number]
-
-    def await_all(self, most_s: float) -> None:
-        """Wait until all is unmounted, but not longer than that."""
-        until = time.monotonic() + most_s
-        while self._under_way and (left_s := until - time.monotonic()) > 0:
-            poll = select.poll()
-            for fd in self.fds:
-                poll.register(fd, select.POLLIN)
-            for fd, _ in poll.poll(left_s * 1000):
-                self.advance(fd)
 
     def forget(self, mount: DaemonMount) -> None:
         """Forget a mount, which has ended."""

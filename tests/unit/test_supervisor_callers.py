@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from efuse.supervisor import reports
-from efuse.supervisor.admission import Owner, has_room
+from efuse.supervisor.admission import Busy, Owner
 from efuse.supervisor.ancestry import Confined, is_confined, parent_of
 from efuse.supervisor.answering import Answering, Situation
 from efuse.supervisor.caller import Caller
@@ -75,7 +75,7 @@ def test_processes_with_the_same_open_file_are_found() -> None:
 def test_calls_of_some_leave_room_for_others(
     busy: list[Owner], owner: Owner, expected: bool
 ) -> None:
-    assert has_room(owner, busy) == expected
+    assert Busy(busy).has_room(owner) == expected
 
 
 def test_confined_process_and_those_below_it_are_known() -> None:
