@@ -10,7 +10,7 @@ from efuse.control.daemons import serving
 
 __all__ = ["why_no_channels"]
 
-_LIBFUSE = re.compile(r"/libfuse3\.so\.((\d+)\.(\d+)[0-9.]*)$")
+_LIBFUSE = re.compile(r"/libfuse3\.so\.((\d+)\.(\d+)[0-9.]*)(?: \(deleted\))?$")
 _PRELOADED = "libefuse-preload.so"
 _NEEDED = 14  # the minor version
 

@@ -24,9 +24,10 @@ from typing import Any
 
 from efuse.errors import UsageError
 
-__all__ = ["COMMON_OPTIONS", "NO_PROFILE", "Profile", "all_profiles", "matching", "named"]
+__all__ = ["NO_PROFILE", "Profile", "all_profiles", "matching", "named"]
 
-COMMON_OPTIONS = (
+# Options of libfuse and of mount(8) that do not matter for what a profile says.
+_COMMON_OPTIONS = (
     *("-f", "-d", "-s", "-n", "-v", "allow_other", "allow_root", "auto_unmount", "debug"),
     *(
         "default_permissions",
@@ -41,7 +42,6 @@ COMMON_OPTIONS = (
     ),
     *("fsname", "subtype", "max_read", "big_writes", "rw", "uid", "gid", "umask"),
 )
-"""Options of libfuse and of mount(8) that do not matter for what a profile says."""
 
 _PYTHON = re.compile(r"python[0-9.]*")
 
@@ -56,7 +56,7 @@ class Profile:
     :ivar programs: names of the programs that it applies to.
     :ivar mount_options: options after ``-o`` that the command must have.
     :ivar known_options: other options that the command may have: those after ``-o``, and those with
-        their dashes. Empty: any. A word of `COMMON_OPTIONS` is always known.
+        their dashes. Empty: any. A word of `_COMMON_OPTIONS` is always known.
     :ivar names: why two names with different bytes are two names; said with ``exclusive``.
     :ivar nodeids: why each change of a file comes by its one nodeid; said with ``exclusive``.
     :ivar consistency: see `efuse.fs.options.Options`.
@@ -84,7 +84,7 @@ class Profile:
         if program not in self.programs:
             return False
         given = _options(arguments)
-        known = {*self.mount_options, *self.known_options, *COMMON_OPTIONS}
+        known = {*self.mount_options, *self.known_options, *_COMMON_OPTIONS}
         return given.issuperset(self.mount_options) and (
             not self.known_options or given.issubset(known)
         )

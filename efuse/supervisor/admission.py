@@ -57,7 +57,7 @@ class Busy:
         self._by_user[owner.user] += 1
 
     def has_room(self, owner: Owner) -> bool:
-        """Tell whether another call of *owner* may be answered beside those that are."""
+        """Tell whether another call of *owner* may be answered in addition to those that are."""
         busy = self._by_user.total()
         if self._by_process[owner.process] >= _MOST_PER_PROCESS or busy >= _MOST:
             return False

@@ -2,7 +2,7 @@
 """Unmount the mounts of a daemon, each in a process of its own.
 
 The way to a mount point may lead through a mount whose daemon does not answer, for as long as that
-daemon wants. So nobody waits for these processes but the end of the supervisor, and not for ever.
+daemon wants. So only the end of the supervisor waits for these processes, and not for ever.
 """
 
 from __future__ import annotations

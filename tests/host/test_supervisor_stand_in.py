@@ -240,7 +240,7 @@ assert libc.syscall(ctypes.c_long(446), -1, 0) == -1
 )
 
 
-def test_probe_for_landlock_confines_nobody(stand_in: Path) -> None:
+def test_probe_for_landlock_confines_no_process(stand_in: Path) -> None:
     (stand_in / "mnt").mkdir()
     with _running(_PROBES, stand_in / "mnt") as running:
         mount, _ = running.events()

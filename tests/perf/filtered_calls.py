@@ -2,7 +2,7 @@
 """Count what the filter of ``efuse run`` adds to system calls of a daemon, in instructions.
 
 It fails if that is more than the entry to a system call that the kernel looks at at all, and for
-ioctl(2) the filter beside that. `tests/unit/test_supervisor_filter.py` shows that the kernel runs
+ioctl(2) the filter in addition. `tests/unit/test_supervisor_filter.py` shows that the kernel runs
 the filter for no other call. In a guest whose clock counts them, as root:
 ``efuse guest run --icount --cpus 1 -- .venv/bin/python -m tests.perf.filtered_calls``.
 """

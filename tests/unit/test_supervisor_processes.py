@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The processes of the supervisor of `efuse run`: they hold nothing, and nobody waits for them."""
+"""The processes of the supervisor of `efuse run`: they hold nothing, and hold up nothing."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_report_that_does_not_fit_is_an_error(size: int, fds: int, number: int) 
         assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_unmount_that_hangs_holds_up_nobody(
+def test_unmount_that_hangs_holds_up_no_call(
     spawner: Spawner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """There is one process for each mount, and one warning."""

@@ -33,6 +33,7 @@ def _daemon(
         ((), "", "its daemon does not use libfuse 3 as a shared library"),
         (("/lib/libfuse.so.2.9.9",), "", "its daemon does not use libfuse 3 as a shared library"),
         ((_OLD,), "", "its daemon uses libfuse 3.10; they take 3.14 or later"),
+        ((f"{_OLD} (deleted)",), "", "its daemon uses libfuse 3.10; they take 3.14 or later"),
         ((_NEW,), "EFUSE_CHANNELS=0\0", "they were turned off (EFUSE_CHANNELS=0)"),
         ((_NEW,), "", "its daemon was not started by `efuse run`"),
         (
