@@ -219,7 +219,7 @@ class Errands:
             return self._guarded(errand, self._advance)
 
     def sweep(self) -> None:
-        """End the work on calls whose callers are gone, and release what ended mounts held."""
+        """Drop the calls whose callers are gone, and release what is held for mounts that ended."""
         with self._lock:
             self._end_unwanted()
             self._forget_ended()
