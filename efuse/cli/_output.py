@@ -63,6 +63,7 @@ def print_table(
     from rich.table import Table
 
     table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="bold")
+    table.show_header = any(headers)
     for i, header in enumerate(headers):
         table.add_column(header, justify="right" if right[i : i + 1] == "r" else "left")
     for row in rows:

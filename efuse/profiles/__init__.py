@@ -148,6 +148,8 @@ def _program(command: Sequence[str]) -> tuple[str, list[str]]:
     program, *arguments = command
     if _PYTHON.fullmatch(Path(program).name):
         for at, word in enumerate(arguments):
+            if at and arguments[at - 1] in ("-W", "-X"):
+                continue
             if word == "-m" and at + 1 < len(arguments):
                 return arguments[at + 1], arguments[at + 2 :]
             if word == "-c":

@@ -52,7 +52,7 @@ class Spawner:
     """
 
     def __init__(self, *kept: int) -> None:
-        self._kept = kept
+        self._kept, self._pidfd = kept, -1
         self._lock = threading.Lock()
         self._begin()
 
@@ -78,18 +78,26 @@ class Spawner:
         self._socket, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its:
             self.process = forked(lambda: _serve(its, self._kept))
-        self._pidfd = os.pidfd_open(self.process)
+            self._pidfd = os.pidfd_open(self.process)
 
     def _end(self) -> None:
+        if self._pidfd < 0:
+            return
         # By a signal: a process that this one has forked may have a copy of the socket.
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        poll.poll(_ANSWER_S * 1000)
         with contextlib.suppress(ChildProcessError):  # it was reaped with all others
-            os.waitpid(self.process, 0)
+            os.waitpid(self.process, os.WNOHANG)
         os.close(self._pidfd)
+        self._pidfd = -1
         self._socket.close()
 
     def _started(self, job: bytes, fd: int) -> tuple[int, int]:
+        if self._pidfd < 0:  # no other one could be made in its place
+            self._begin()
         try:
             socket.send_fds(self._socket, [job], [fd])
         except (BrokenPipeError, ConnectionResetError):

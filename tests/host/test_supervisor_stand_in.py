@@ -248,6 +248,23 @@ def test_probe_for_landlock_confines_no_process(stand_in: Path) -> None:
         assert mount.accelerated or not mount.reason or "detached" in mount.reason
 
 
+_MOUNTS_BELOW_DESCRIPTOR = """
+os.dup2(os.open(sys.argv[1], os.O_PATH), 300)
+number = mount("/proc/self/fd/300/mnt", opened())
+libc.umount2(os.fsencode(sys.argv[1] + "/mnt"), 2)
+sys.exit(number)
+"""
+
+
+def test_path_below_a_descriptor_of_the_caller_is_left_to_the_kernel(stand_in: Path) -> None:
+    (stand_in / "mnt").mkdir()
+    with _running(_MOUNTS_BELOW_DESCRIPTOR, stand_in) as running:
+        mount, end = running.events()
+        assert isinstance(mount, DaemonMount)
+        assert "leads through a link of /proc" in mount.reason
+        assert end == Ended(0)
+
+
 _CONFIGURES = """
 fd = opened()
 def configure(context, key, value=None, command=1, aux=0):

@@ -101,6 +101,7 @@ def test_mount_is_exclusive_where_it_is_known_to_be_true(command: str) -> None:
         (_GENERAL, ["archive"], False),
         (_GENERAL, ["python3", "/usr/bin/arch", "x"], True),
         (_GENERAL, ["/usr/bin/python3.11", "-m", "arch"], True),
+        (_GENERAL, ["python3", "-W", "ignore", "-X", "dev", "/usr/bin/arch"], True),
         (_GENERAL, ["python3", "-m"], False),
         (_GENERAL, ["python3", "-c", "arch"], False),
         (_READ_ONLY, ["arch", "x", "/mnt"], False),
