@@ -446,8 +446,9 @@ is_mounted "$2"
 bindfs -f -o auto_unmount "$1" "$2/sub" & second=$!
 is_mounted "$2/sub"
 kill -STOP $first
+sleep 3  # until the name on the way is not valid any more
 kill -KILL $second
-sleep 6
+sleep 7
 for _ in 1 2 3; do
     "$0" mount "$3" & third=$!
     is_mounted "$3"
