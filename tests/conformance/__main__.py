@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import shutil
 import subprocess
@@ -14,8 +15,9 @@ from pathlib import Path
 
 from tests.commands import EFUSE
 from tests.conformance import document
-from tests.conformance.compare import differences, outdated, reasons, unexplained
-from tests.conformance.outcome import FAILED
+from tests.conformance.compare import details, differences, outdated, reasons, unexplained
+from tests.conformance.least import too_few
+from tests.conformance.outcome import FAILED, LONG
 from tests.conformance.results import Result, directory, load
 from tests.conformance.suites import SUITES
 from tests.conformance.systems import BASE, SYSTEMS
@@ -77,7 +79,11 @@ def main() -> int:
         made = document.report(_kept(kept, SUITES, SYSTEMS))
         document.REPORT.write_text(json.dumps(made, indent=1) + "\n")
         document.write(made)
-    return _judged(_kept(kept, suites, systems), took)
+    results = _kept(kept, suites, systems)
+    lost = {*itertools.product(suites, systems)} - {(r.suite, r.system) for r in results}
+    for suite, system in lost:
+        _say(f"FAILED: there is no result of {suite} on {system}")
+    return _judged(results, took) or int(bool(lost))
 
 
 def _kept(kept: Path, suites: Iterable[str], systems: Iterable[str]) -> list[Result]:
@@ -91,18 +97,20 @@ def _judged(results: list[Result], took: str) -> int:
     """Print the results, and return the exit status."""
     for result in results:
         _say(f"{result.suite} on {result.system}: {result.counts()}; {result.answers} answers")
-    there = differences(results)
-    new = unexplained(there, reasons())
+    few = [text for text in (too_few(result, LONG) for result in results) if text]
+    for text in few:
+        _say(f"FAILED: {text}")
+    there, detail = differences(results), details(results)
+    new = unexplained(there, reasons(), detail)
     gone = outdated(there, reasons(), {(result.suite, result.system) for result in results})
-    details = {(r.suite, o.name, r.system): o.detail for r in results for o in r.outcomes}
     for difference in new:
         _say(f"FAILED: no reason is known for {difference}")
-        print(details.get(difference[:3], ""))
+        print(detail.get(difference, ""))
     for difference in gone:
         _say(f"FAILED: differences.toml has a reason, but this is gone: {difference}")
     failed = sum(result.count(FAILED) for result in results)
     _say(f"{len(there)} differences, {len(new)} without a reason; {failed} tests failed; {took}")
-    return 1 if new or gone else 0
+    return 1 if few or new or gone else 0
 
 
 if __name__ == "__main__":

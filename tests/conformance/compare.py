@@ -2,14 +2,16 @@
 """Compare results with those of ext4, and the differences with the reasons for them.
 
 ``differences.toml`` has a table for each test whose result differs: ``suite``, ``test``,
-``systems``, the ``status`` there, and the ``reason``. ``sometimes`` is true if not every run shows
-the difference. A failure on ext4 itself is a difference, too.
+``systems``, the ``status`` there, and the ``reason``. ``detail`` is a regular expression that the
+detail of the outcome has to contain: a test may also fail for another reason. ``sometimes`` is true
+if not every run shows the difference. A failure on ext4 itself is a difference, too.
 """
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,10 +46,15 @@ class Reason(NamedTuple):
     status: str
     reason: str
     sometimes: bool = False
+    detail: str = ""
 
     def explains(self) -> Iterable[Difference]:
         """Return the differences that it is the reason for."""
         return (Difference(self.suite, self.test, name, self.status) for name in self.systems)
+
+    def fits(self, detail: str) -> bool:
+        """Return whether the detail of an outcome is that of this reason."""
+        return re.search(self.detail, detail) is not None
 
 
 def reasons(path: Path = _REASONS) -> list[Reason]:
@@ -72,10 +79,31 @@ def differences(results: Iterable[Result]) -> list[Difference]:
     return different
 
 
-def unexplained(found: Iterable[Difference], known: Iterable[Reason]) -> list[Difference]:
-    """Return the differences that have no reason."""
-    explained = {difference for reason in known for difference in reason.explains()}
-    return [difference for difference in found if difference not in explained]
+def details(results: Iterable[Result]) -> dict[Difference, str]:
+    """Return the details of all outcomes, by suite, test, system and status."""
+    return {
+        Difference(r.suite, o.name, r.system, o.status): o.detail
+        for r in results
+        for o in r.outcomes
+    }
+
+
+def unexplained(
+    found: Iterable[Difference],
+    known: Iterable[Reason],
+    detail: Mapping[Difference, str] | None = None,
+) -> list[Difference]:
+    """Return the differences that have no reason.
+
+    :param detail: details of the outcomes. Without them, the status alone is compared.
+    """
+    by_difference = {difference: reason for reason in known for difference in reason.explains()}
+
+    def explained(one: Difference) -> bool:
+        reason = by_difference.get(one)
+        return reason is not None and (detail is None or reason.fits(detail.get(one, "")))
+
+    return [difference for difference in found if not explained(difference)]
 
 
 def outdated(

@@ -21,10 +21,16 @@ _FAULT = re.compile(r"(?:fail|error): +\[\d+\] (.*)")
 
 
 def stressors() -> list[str]:
-    """Return the names of the class ``filesystem``, except those in `_LEFT_OUT`."""
-    printed = run([program("stress-ng"), "--class", "filesystem?"], limit_s=60).output
-    _, _, names = printed.partition("stressors:")
-    return [name for name in names.split() if name not in _LEFT_OUT]
+    """Return the names of the class ``filesystem``, except those in `_LEFT_OUT`.
+
+    :raises ValueError: stress-ng does not list them.
+    """
+    done = run([program("stress-ng"), "--class", "filesystem?"], limit_s=60)
+    _, _, listed = done.output.partition("stressors:")
+    names = listed.split()
+    if done.status or not _LEFT_OUT.issubset(names) or len(names) == len(_LEFT_OUT):
+        raise ValueError(f"stress-ng lists no stressors: {done.status}, {done.output}")
+    return [name for name in names if name not in _LEFT_OUT]
 
 
 def tests(place: Place, amount: Amount) -> Iterator[Outcome]:

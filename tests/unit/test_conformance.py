@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conformance import __main__ as conformance
 from tests.conformance import dbench, document, fsx, outcome, pjdfstest, sqlite, stress_ng
 from tests.conformance.compare import (
     MISSING,
@@ -22,7 +23,8 @@ from tests.conformance.compare import (
     reasons,
     unexplained,
 )
-from tests.conformance.outcome import FAILED, PASSED, SKIPPED, Done, Outcome
+from tests.conformance.least import LEAST, too_few
+from tests.conformance.outcome import FAILED, LONG, PASSED, SHORT, SKIPPED, Done, Outcome
 from tests.conformance.results import Result, file_of, load, save
 from tests.conformance.suites import SUITES
 from tests.conformance.systems import BASE, SYSTEMS, is_accelerated
@@ -184,6 +186,80 @@ def test_difference_without_a_reason_and_reason_without_a_difference_are_found()
     assert outdated(there, known, {("fsx", SYSTEMS[2])}) == [gone]
     assert outdated(there, known, {("fsx", SYSTEMS[1])}) == []
     assert outdated(there, [known[0]._replace(sometimes=True)], {("fsx", SYSTEMS[2])}) == []
+
+
+HOLES = """\
+[INFO  fsx]  15 mapread  0x1d461 .. 0x246fe ( 0x729e bytes)
+[INFO  fsx]  16 punch_hole 0x20277 .. 0x2291e ( 0x26a8 bytes)
+
+thread 'main' (19318) panicked at fsx-0.3.2/src/main.rs:1691:19:
+called `Result::unwrap()` on an `Err` value: EOPNOTSUPP
+"""
+
+
+@pytest.mark.parametrize(
+    ("detail", "known"),
+    [
+        (HOLES, True),
+        (HOLES.replace("EOPNOTSUPP", "EIO"), False),
+        (HOLES.replace("punch_hole", "write"), False),
+        ("[ERROR fsx] miscompare: offset= 0x10, size = 0x20", False),
+    ],
+)
+def test_reason_explains_only_the_failure_that_it_describes(detail: str, known: bool) -> None:
+    """A test that fails for another reason has found something."""
+    there = Difference("fsx", "holes", SYSTEMS[2], FAILED)
+    assert (unexplained([there], reasons(), {there: detail}) == []) == known
+
+
+def test_reason_for_a_failure_describes_its_detail() -> None:
+    assert all(reason.detail for reason in reasons() if reason.status == FAILED)
+
+
+def _results(suite: str, system: str, passed: int, skipped: int = 0) -> Result:
+    outcomes = [Outcome(f"test {n}", PASSED) for n in range(passed)]
+    outcomes += [Outcome(f"other {n}", SKIPPED) for n in range(skipped)]
+    return Result(suite, system, tuple(outcomes), 7, 1, "6.12.1")
+
+
+@pytest.mark.parametrize("amount", [SHORT, LONG])
+@pytest.mark.parametrize("suite", SUITES)
+def test_suite_with_too_few_tests_fails(amount: outcome.Amount, suite: str) -> None:
+    tests, passed = LEAST[amount][suite]
+    assert too_few(_results(suite, BASE, passed, tests - passed), amount) == ""
+    for few in (
+        _results(suite, BASE, 0),
+        _results(suite, BASE, passed - 1, 1 + tests - passed),
+        _results(suite, BASE, tests - 1),
+    ):
+        assert too_few(few, amount) != ""
+
+
+def test_run_whose_suite_has_no_test_on_any_system_fails(capsys: pytest.CaptureFixture) -> None:
+    empty = [_results("stress-ng", system, 0) for system in SYSTEMS[:2]]
+    assert conformance._judged(empty, "1 s") == 1
+    assert "FAILED: stress-ng on ext4: 0 tests" in capsys.readouterr().out
+    least = LEAST[LONG]["stress-ng"].tests
+    full = [_results("stress-ng", system, least) for system in SYSTEMS[:2]]
+    assert conformance._judged(full, "1 s") == 0
+
+
+@pytest.mark.parametrize(
+    ("status", "output"),
+    [
+        (1, "Unknown class: 'filesystem'\n"),
+        (0, ""),
+        (0, "class 'filesystem' stressors:\n"),
+        (1, "class 'filesystem' stressors: access fanotify dentry"),
+    ],
+)
+def test_list_of_stressors_that_cannot_be_read_fails(
+    monkeypatch: pytest.MonkeyPatch, status: int, output: str
+) -> None:
+    monkeypatch.setattr(stress_ng, "program", lambda name: name)
+    monkeypatch.setattr(stress_ng, "run", lambda *_args, **_kwargs: Done(status, output))
+    with pytest.raises(ValueError, match="lists no stressors"):
+        stress_ng.stressors()
 
 
 def test_kept_result_is_read_again(tmp_path: Path) -> None:
