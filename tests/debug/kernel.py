@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.debug import races
 from tests.guest.support import injection
 
 _DEBUG = Path("/sys/kernel/debug")
@@ -39,6 +40,16 @@ def missing_checks() -> list[str]:
     if not injection.is_supported():
         missing.append("fault injection")
     return missing
+
+
+def missing(kind: str) -> list[str]:
+    """Return the names of the checks that the running kernel lacks or has turned off.
+
+    :param kind: kind of the kernel: ``kasan``, ``kcsan``, or ``plain``, which has no checks.
+    """
+    if kind == "kasan":
+        return missing_checks()
+    return ["KCSAN"] if kind == "kcsan" and not races.detectable() else []
 
 
 def lockdep_works() -> bool:

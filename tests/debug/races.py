@@ -49,7 +49,7 @@ def detect() -> None:
 
 
 def watched() -> int:
-    """Return how many accesses the kernel has watched so far."""
+    """Return how many accesses the kernel has watched since KCSAN was switched on."""
     fields = dict(
         line.split(":", 1) for line in _CONTROL.read_text().splitlines() if line.count(":") == 1
     )

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from efuse.guest import kernel_log
-from efuse.module import live
 from efuse.module.build import CSD
 from tests.debug import kernel, races
 from tests.fuzz import health
-from tests.fuzz.layouts import DEVICE_IOCTLS, STORAGE_IOCTLS
+from tests.fuzz.counts import Counts
+from tests.fuzz.layouts import STORAGE_IOCTLS
 from tests.fuzz.run import Run
 from tests.fuzz.storage_run import fuzz_storage
 from tests.guest.support.running_kernel import KernelLog
@@ -51,15 +51,23 @@ class _Log:
     def __init__(self) -> None:
         self._log = KernelLog()
         self.complaints: list[str] = []
+        self._printed = 0
 
     def is_empty(self) -> bool:
         """Look whether the kernel has complained; return whether it never did."""
         self.complaints += kernel_log.complaints(self._log.new_text())
         return not self.complaints
 
+    def print_new(self) -> None:
+        """Print the complaints that are not printed yet."""
+        self.is_empty()
+        for text in self.complaints[self._printed :]:
+            print(text, flush=True)
+        self._printed = len(self.complaints)
+
 
 def _fuzz(seconds: float, seed: int, directory: Path, log: _Log) -> list[str]:
-    """Fuzz for some time, or longer until everything was tried; return what was not tried."""
+    """Fuzz for some time, or longer until everything was tried; return what was not."""
     begun = time.monotonic()
     mountpoint = directory / "mnt"
     mountpoint.mkdir()
@@ -68,43 +76,69 @@ def _fuzz(seconds: float, seed: int, directory: Path, log: _Log) -> list[str]:
         with contextlib.closing(run.modes(min(_ROUND_S, seconds / 10), log.is_empty)) as modes:
             for _ in modes:
                 passed_s = time.monotonic() - begun
-                enough = not run.counts.missing(DEVICE_IOCTLS) or passed_s > _LONGEST * seconds
+                enough = not run.untried() or passed_s > _LONGEST * seconds
                 if (enough and passed_s > _DEVICE_SHARE * seconds) or not log.is_empty():
                     break
+        storage = Counts()
         if log.is_empty():
             storage_s = (1 - _DEVICE_SHARE) * seconds
-            run.counts.add(fuzz_storage(directory, f"{seed} csd", storage_s))
+            storage = fuzz_storage(directory, f"{seed} csd", storage_s)
             health.check_no_task_hangs()
             health.check_mount(mountpoint)
+    untried = run.untried()
+    untried += [f"success of {name}" for name in STORAGE_IOCTLS if not storage.succeeded[name]]
+    run.counts.add(storage)
     print("\n".join(run.counts.lines()))
-    return run.counts.missing((*DEVICE_IOCTLS, *STORAGE_IOCTLS))
+    return untried
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="duration; default: %(default)s")
     parser.add_argument("--seed", type=int, default=1, help="seed; default: %(default)s")
+    parser.add_argument(
+        "--kernel",
+        choices=("plain", "kasan", "kcsan"),
+        default="plain",
+        help="kind of the kernel, whose checks have to work; default: %(default)s",
+    )
     chosen = parser.parse_args()
+    if lacks := kernel.missing(chosen.kernel):
+        print(f"fuzz: this kernel does not check itself: no {', '.join(lacks)}")
+        return 2
     log = _Log()
-    checks_leaks = not kernel.missing_checks()
-    if checks_leaks:
+    if chosen.kernel == "kasan":
         kernel.forget_leaks()
-    if races.detectable():
+    if chosen.kernel == "kcsan":
         races.detect()
     print(f"fuzz: seed {chosen.seed}, {chosen.seconds:g} s", flush=True)
     with tempfile.TemporaryDirectory() as name:
         missing = _fuzz(chosen.seconds, chosen.seed, Path(name), log)
-    live.unload(CSD)
-    live.unload()
-    if races.detectable():
-        print(f"fuzz: {races.watched()} accesses were watched for data races")
-    leaks = [leak.text for leak in kernel.find_leaks() if leak.of_unloaded] if checks_leaks else []
-    clean = log.is_empty()
-    for text in (*log.complaints, *leaks):
-        print(text)
     if missing:
-        print(f"fuzz: not tried: {' '.join(missing)}")
-    return int(not clean or bool(leaks) or bool(missing))
+        print(f"fuzz: not tried: {', '.join(missing)}")
+    log.print_new()
+    health.unload(CSD)
+    health.unload()
+    faults = [*missing, *_checked(chosen.kernel)]
+    log.print_new()
+    return int(bool(faults or log.complaints))
+
+
+def _checked(kind: str) -> list[str]:
+    """Print and return what the checks of a kernel have found that is not in its log.
+
+    The modules are unloaded.
+    """
+    found = []
+    if kind == "kcsan":
+        watched = races.watched()
+        print(f"fuzz: {watched} accesses were watched for data races")
+        found += [] if watched else ["KCSAN has watched nothing"]
+    if kind == "kasan":
+        found += [leak.text for leak in kernel.find_leaks() if leak.of_unloaded]
+    for text in found:
+        print(text)
+    return found
 
 
 if __name__ == "__main__":

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The reports of a debugging kernel are noticed; `tests.debug.prove` has produced the samples."""
+"""The reports of a debugging kernel are noticed.
+
+`tests.debug.prove` has produced the samples, except for `race.txt`: this has the form that the
+kernel's kernel/kcsan/report.c prints.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +30,7 @@ _LEAK = (_REPORTS / "leak.txt").read_text()
         ("lockdep", "WARNING: possible circular locking dependency detected"),
         ("list", "list_del corruption"),
         ("hung", "INFO: task efuse-hung:"),
+        ("race", "BUG: KCSAN: data-race in count_unlocked"),
     ],
 )
 def test_a_report_in_the_log_is_a_complaint(name: str, word: str) -> None:

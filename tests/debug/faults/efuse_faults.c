@@ -5,6 +5,8 @@
  * is noticed.
  */
 #include <linux/delay.h>
+#include <linux/err.h>
+#include <linux/jiffies.h>
 #include <linux/kthread.h>
 #include <linux/list.h>
 #include <linux/module.h>
@@ -13,6 +15,9 @@
 
 /* How long a task hangs, in ms. */
 #define HUNG_MS	30000
+
+/* How long two tasks race with each other, in ms. */
+#define RACE_MS	10000
 
 static DEFINE_MUTEX(first);
 static DEFINE_MUTEX(second);
@@ -71,6 +76,32 @@ static void fault_hung(void)
 	kthread_run(hang, NULL, "efuse-hung");
 }
 
+static unsigned long counter;
+
+/* Count without a lock, and without the annotation that concurrent accesses need. */
+static noinline void count_unlocked(void)
+{
+	unsigned long end = jiffies + msecs_to_jiffies(RACE_MS);
+
+	while (time_before(jiffies, end)) {
+		counter++;
+		barrier();
+		cond_resched();
+	}
+}
+
+static int race(void *unused)
+{
+	count_unlocked();
+	return 0;
+}
+
+static void fault_race(void)
+{
+	if (!IS_ERR(kthread_run(race, NULL, "efuse-race")))
+		count_unlocked();
+}
+
 static const struct {
 	const char *name;
 	void (*commit)(void);
@@ -80,6 +111,7 @@ static const struct {
 	{ "list", fault_list },
 	{ "leak", fault_leak },
 	{ "hung", fault_hung },
+	{ "race", fault_race },
 };
 
 static int fault_set(const char *word, const struct kernel_param *kp)
@@ -98,6 +130,6 @@ static int fault_set(const char *word, const struct kernel_param *kp)
 static const struct kernel_param_ops fault_ops = { .set = fault_set };
 
 module_param_cb(fault, &fault_ops, NULL, 0200);
-MODULE_PARM_DESC(fault, "the fault to commit: kasan, lockdep, list, leak, hung");
+MODULE_PARM_DESC(fault, "the fault to commit: kasan, lockdep, list, leak, hung, race");
 MODULE_DESCRIPTION("Commits faults that a kernel for debugging finds");
 MODULE_LICENSE("GPL");
