@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import mmap
 import os
 from collections import Counter
@@ -85,8 +86,15 @@ class Calls:
         return self._chance.choice(_BAD)
 
 
+_CLOSED = 900
+"""A descriptor that stays closed: below the limit, and above all that a run opens."""
+
+
 class Descriptors:
-    """Descriptors that are not what an ioctl expects."""
+    """Descriptors that are not what an ioctl expects.
+
+    :ivar wrong: descriptors of other files, one that is closed, and numbers beyond the limit.
+    """
 
     def __init__(self) -> None:
         read, write = os.pipe()
@@ -95,7 +103,8 @@ class Descriptors:
         empty = os.open(f"/proc/self/fd/{writable}", os.O_RDONLY)
         os.close(writable)
         self.all: list[int] = [read, write, null, directory, empty, os.open("/", os.O_PATH)]
-        closed = os.dup(null)
+        # The table of descriptors has this number then, but no file.
+        closed = fcntl.fcntl(null, fcntl.F_DUPFD_CLOEXEC, _CLOSED)
         os.close(closed)
         self.wrong: list[int] = [*self.all, closed, 1 << 20, 0xFFFFFFFF]
 

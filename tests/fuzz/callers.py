@@ -21,7 +21,7 @@ from tests.fuzz.calls import ForeignBytesError, Open, Settled
 LONGEST_S = 1.0
 """Time after which a call is interrupted."""
 _END_S = 60.0
-_COUNTS = struct.Struct("=QQ")
+_COUNTS = struct.Struct("=QQQ")
 _STOP = 0
 
 
@@ -34,11 +34,12 @@ class Callers:
 
     :ivar calls: number of their rounds of calls, after the end.
     :ivar checked: number of the bytes that they compared, after the end.
+    :ivar through: number of their reads that FUSE's passthrough carried out, after the end.
     :ivar faults: what they got that they must never get, after the end.
     """
 
     def __init__(self, root: Path, count: int, seed: int) -> None:
-        self.calls = self.checked = 0
+        self.calls = self.checked = self.through = 0
         self.faults: list[str] = []
         self._shared = mmap.mmap(-1, 8 + count * _COUNTS.size)
         self._read, write = os.pipe()
@@ -80,7 +81,8 @@ class Callers:
                     signal.setitimer(signal.ITIMER_REAL, 0)
             calls += 1
             at = 8 + number * _COUNTS.size
-            self._shared[at : at + _COUNTS.size] = _COUNTS.pack(calls, settled.checked)
+            counts = _COUNTS.pack(calls, settled.checked, settled.through)
+            self._shared[at : at + _COUNTS.size] = counts
 
     def alive(self) -> bool:
         """Return whether no process has ended."""
@@ -109,9 +111,10 @@ class Callers:
             if status:
                 self.faults.append(f"a caller ended with {status}")
         for number in range(len(self._pids)):
-            calls, checked = _COUNTS.unpack_from(self._shared, 8 + number * _COUNTS.size)
-            self.calls += calls
-            self.checked += checked
+            counts = _COUNTS.unpack_from(self._shared, 8 + number * _COUNTS.size)
+            self.calls += counts[0]
+            self.checked += counts[1]
+            self.through += counts[2]
         reported = b""
         while chunk := os.read(self._read, 1 << 16):
             reported += chunk

@@ -54,11 +54,12 @@ class Settled(_Caller):
     """Calls on one of the settled files. All that they write is the byte of the file.
 
     :ivar checked: number of the bytes that were read and compared.
+    :ivar through: number of the reads that FUSE's passthrough carried out.
     """
 
     def __init__(self, chance: Random, root: str) -> None:
         super().__init__(chance, root)
-        self.checked = 0
+        self.checked = self.through = 0
 
     def some(self) -> None:
         """Make the calls of one kind."""
@@ -68,6 +69,7 @@ class Settled(_Caller):
 
     def _check(self, what: str, nodeid: int, data: bytes) -> None:
         self.checked += len(data)
+        self.through += tree.is_through(nodeid, data)
         if strange := tree.foreign(nodeid, data):
             raise ForeignBytesError(f"{what} of file {nodeid} returned bytes {set(strange)}")
 

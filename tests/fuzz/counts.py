@@ -42,6 +42,7 @@ class Counts:
     :ivar accepted: writes to each file in sysfs that the kernel accepted.
     :ivar calls: rounds of calls that callers made.
     :ivar checked: bytes that callers compared.
+    :ivar through: reads that returned bytes which only FUSE's passthrough has.
     :ivar hits: requests that the kernel answered without the daemon.
     :ivar mounts: mounts.
     """
@@ -57,6 +58,7 @@ class Counts:
     accepted: Counter[str] = field(default_factory=Counter)
     calls: int = 0
     checked: int = 0
+    through: int = 0
     hits: int = 0
     mounts: int = 0
 
@@ -91,7 +93,8 @@ class Counts:
             f"{self.mounts} mounts, {sum(self.requests.values())} requests, {self.hits} of others "
             f"answered in the kernel, {len(self.fields)} fields changed "
             f"{sum(self.fields.values())} times",
-            f"{self.calls} rounds of calls, {self.checked} bytes compared",
+            f"{self.calls} rounds of calls, {self.checked} bytes compared, {self.through} reads "
+            "by FUSE's passthrough",
         ]
         for name, counter in named.items():
             listed = " ".join(f"{what} {number}" for what, number in sorted(counter.items()))

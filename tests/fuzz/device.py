@@ -27,6 +27,9 @@ _NEXT = struct.Struct("=IIQII")
 _ROOM = 2 << 20
 _NOT_SLOTS = (NO_SLOT, NO_SLOT, 1 << 16, 1 << 31)
 """Numbers that no slot has."""
+_NOT_BACKING_IDS = (0, 1 << 20, (1 << 31) - 1, (1 << 32) - 1)
+"""Numbers that no backing file has."""
+_NO_CPU = 1 << 16
 
 
 class Target:
@@ -75,6 +78,7 @@ class DeviceCaller(Fuzzer):
         self._descriptors = Descriptors()
         self._unmounted = os.open("/dev/efuse", os.O_RDWR | os.O_CLOEXEC)
         self._own: list[int] = []
+        self._backing_ids: list[int] = []
 
     def add_to(self, counts: Counts) -> None:
         counts.ioctls += self.calls.made
@@ -93,22 +97,38 @@ class DeviceCaller(Fuzzer):
         part = arguments()
         assert part.layout is layout
         fd = self._descriptor()
-        # A race for the argument could map a file to the bytes of another one.
-        racy = name != "EFUSE_IOC_MAP"
+        if kept := self._kept(name, fd):
+            part.values |= kept
+            part.fixed |= kept.keys()
+        # In memory that another thread changes, no field keeps its value.
+        result = self.calls.call(fd, name, number, part, racy=not part.fixed)
+        self._note(fd, name, part, result)
+        if self._chance.random() < 0.05:
+            self._renew()
+        return True
+
+    def _kept(self, name: str, fd: int) -> dict[str, int]:
+        """Return the values of fields that a call must have, so that the mount goes on."""
         if name == "EFUSE_IOC_NEXT" and self._target.channel(fd):
             # Only the worker that has a slot may give it back: the next request would be written
             # where it reads, and it would mix the bytes of two files itself.
-            part.values["slot"] = self._chance.choice(_NOT_SLOTS)
-            part.fixed |= {"slot"}
-            racy = False
-        result = self.calls.call(fd, name, number, part, racy=racy)
+            return {"slot": self._chance.choice(_NOT_SLOTS)}
+        if name == "EFUSE_IOC_CHANNEL" and fd == self._target.fd:
+            # No worker serves a channel of this descriptor, and its requests would all fail.
+            return {"cpu": _NO_CPU}
+        if name == "FUSE_DEV_IOC_CLONE" and fd == self._unmounted:
+            # It stays without a mount.
+            return {"fd": self._chance.choice(self._descriptors.wrong)}
+        return {}
+
+    def _note(self, fd: int, name: str, part: Part, result: int) -> None:
+        """Note what a call has made."""
         if name == "EFUSE_IOC_CHANNEL" and not result:
             self._target.made(fd, part.values["slots"], part.values["slot_size"])
         if name == "EFUSE_IOC_NEXT" and not result:
             self._give_up(fd)
-        if self._chance.random() < 0.05:
-            self._renew()
-        return True
+        if name == "FUSE_DEV_IOC_BACKING_OPEN" and result > 0:
+            self._backing_ids.append(result)
 
     def _descriptor(self) -> int:
         """Return a descriptor to call: mostly one of the mount."""
@@ -148,8 +168,15 @@ class DeviceCaller(Fuzzer):
         return part_of(layout, fd=self._chance.choice((*fds, *self._descriptors.wrong)))
 
     def _fuse_dev_ioc_backing_close(self) -> Part:
+        """Close a backing file of this thread, perhaps again, or one that does not exist.
+
+        The daemon's own ones stay open, so that FUSE's passthrough goes on.
+        """
         layout = layouts.DEVICE_IOCTLS["FUSE_DEV_IOC_BACKING_CLOSE"][1]
-        return part_of(layout, backing_id=self._chance.randrange(20))
+        ids = self._backing_ids[-8:] or _NOT_BACKING_IDS
+        part = part_of(layout, backing_id=self._chance.choice((*ids, *_NOT_BACKING_IDS)))
+        part.fixed = frozenset(("backing_id",))
+        return part
 
     def _efuse_ioc_map(self) -> Part:
         """Map a file to a backing file that has its bytes, or to a descriptor that has none."""

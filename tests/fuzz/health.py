@@ -6,6 +6,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from efuse.errors import ModuleBuildError
+from efuse.module import live
+from efuse.module.build import EFUSE, Source
 from tests.guest.support.daemons import eventually, force_stat, mounted
 
 _DATA = bytes(range(256)) * 100
@@ -28,6 +31,19 @@ def check_mount(mountpoint: Path) -> None:
 def check_no_task_hangs() -> None:
     """Check that no task keeps waiting in FUSE, not even one of the kernel."""
     eventually(lambda: not _hanging(), "tasks hang in FUSE")
+
+
+def unload(module: Source = EFUSE) -> None:
+    """Unload a module as soon as the last mount has let go of it."""
+
+    def is_unloaded() -> bool:
+        try:
+            live.unload(module)
+        except ModuleBuildError:
+            return False
+        return True
+
+    eventually(is_unloaded, f"{module.name} is in use")
 
 
 def _hanging() -> list[str]:

@@ -12,7 +12,7 @@ import struct
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -129,6 +129,36 @@ def _number(mountpoint: Path) -> int:
     return int(major) << 20 | int(minor)
 
 
+def _serves(fuzzer: Fuzzer) -> bool:
+    return isinstance(fuzzer, Worker)
+
+
+def _has_failed(working: Future[None]) -> bool:
+    return working.done() and working.exception() is not None
+
+
+class Errors:
+    """The exceptions of a session, whose other parts go on to their ends.
+
+    :ivar found: the exceptions, in their order.
+    """
+
+    def __init__(self) -> None:
+        self.found: list[Exception] = []
+
+    @property
+    def first(self) -> Exception | None:
+        return self.found[0] if self.found else None
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note an exception of the block, and go on after the block."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - the session raises it in the end
+            self.found.append(error)
+
+
 @contextlib.contextmanager
 def loop_device(directory: Path) -> Iterator[Path]:
     """Make a block device of 1 MiB."""
@@ -158,7 +188,10 @@ class Session:
         self._mountpoint, self._mode, self._seed = mountpoint, mode, seed
         self.counts = Counts(mounts=1)
         self._shared = Shared()
-        self._backing = {} if mode.lies_at_init else _backing_files(lower)
+        self._backing = {} if mode.lies_at_init else _backing_files(lower, "backing", tree.full)
+        self._through: dict[int, int] = {}
+        if mode.init_flags & wire.FUSE_PASSTHROUGH:
+            self._through = _backing_files(lower, "through", tree.through)
         self.fd = _mount(mountpoint, mode, device)
         self._mounted = True
         self._connection: Connection | None = None
@@ -211,30 +244,39 @@ class Session:
     def run(self, seconds: float, is_content: Callable[[], bool] = lambda: True) -> None:
         """Fuzz for some time, or until *is_content* returns false. End everything.
 
-        :raises FoundError: the kernel did what it must never do.
+        :raises FoundError: the kernel did what it must never do, or a thread has failed.
         """
         # Before there are threads: a fork copies only the one that forks.
         callers = Callers(self._mountpoint, CALLERS, self._chance("callers").getrandbits(32))
         fuzzers = self._fuzzers()
         with ThreadPoolExecutor(len(fuzzers)) as pool:
             working = [pool.submit(fuzzer.work) for fuzzer in fuzzers]
-            try:
+            serving = [w for w, fuzzer in zip(working, fuzzers, strict=True) if _serves(fuzzer)]
+            errors = Errors()
+            with errors.noted():
                 end = time.monotonic() + seconds
                 while time.monotonic() < end and callers.alive() and is_content():
+                    # Once the daemon has ended, or a thread has failed, nothing more comes.
+                    if all(map(Future.done, serving)) or any(map(_has_failed, working)):
+                        break
                     wait(working, _POLL_S, FIRST_EXCEPTION)
-            finally:
-                callers.tell_to_end()
+            callers.tell_to_end()
+            with errors.noted():
                 self._end(callers)
             for each in working:
-                each.result(_DEADLINE_S)
-        callers.end()
+                with errors.noted():
+                    each.result(_DEADLINE_S)
+        with errors.noted():
+            callers.end()
         self.counts.calls, self.counts.checked = callers.calls, callers.checked
+        self.counts.through = callers.through
         for fuzzer in fuzzers:
             fuzzer.add_to(self.counts)
             fuzzer.close()
-        faults = self._shared.faults + callers.faults
+        faults = [*self._shared.faults, *callers.faults, *map(repr, errors.found)]
         if faults:
-            raise FoundError(f"seed {self._seed}, {self._mode.name}: " + "; ".join(faults[:5]))
+            where = f"seed {self._seed}, {self._mode.name}: "
+            raise FoundError(where + "; ".join(faults[:5])) from errors.first
 
     def _fuzzers(self) -> list[Fuzzer]:
         assert self._connection
@@ -265,13 +307,11 @@ class Session:
         ]
 
     def _backing_ids(self) -> dict[int, int]:
-        """Hand over the backing files for FUSE's passthrough; return their IDs by nodeid."""
-        if not self._mode.init_flags & wire.FUSE_PASSTHROUGH:
-            return {}
+        """Hand over the files for FUSE's passthrough; return their IDs by nodeid."""
         number, _ = layouts.DEVICE_IOCTLS["FUSE_DEV_IOC_BACKING_OPEN"]
         return {
             nodeid: fcntl.ioctl(self.fd, number, bytearray(struct.pack("=iIQ", fd, 0, 0)))
-            for nodeid, fd in self._backing.items()
+            for nodeid, fd in self._through.items()
         }
 
     def _end(self, callers: Callers) -> None:
@@ -293,7 +333,7 @@ class Session:
         for channel in self._channels:
             channel.close()
         os.close(self.fd)
-        for fd in self._backing.values():
+        for fd in (*self._backing.values(), *self._through.values()):
             os.close(fd)
         if self._mounted:
             unmount(str(self._mountpoint), lazy=True)
@@ -301,11 +341,11 @@ class Session:
             self._attachment.close()
 
 
-def _backing_files(lower: Path) -> dict[int, int]:
-    """Make the backing file of each settled file; return their descriptors by nodeid."""
+def _backing_files(lower: Path, name: str, content: Callable[[int], bytes]) -> dict[int, int]:
+    """Make a backing file of each settled file; return their descriptors by nodeid."""
     found = {}
     for nodeid in tree.FILES.values():
-        path = lower / f"backing-{nodeid}"
-        path.write_bytes(tree.fill(nodeid, tree.SIZE))
+        path = lower / f"{name}-{nodeid}"
+        path.write_bytes(content(nodeid))
         found[nodeid] = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     return found

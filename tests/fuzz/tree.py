@@ -51,6 +51,24 @@ def fill(nodeid: int, length: int) -> bytes:
     return bytes((byte_of(nodeid),)) * length
 
 
+def full(nodeid: int) -> bytes:
+    """Return the bytes of a whole file."""
+    return fill(nodeid, SIZE)
+
+
+def through(nodeid: int) -> bytes:
+    """Return the bytes of a file in the file that FUSE's passthrough reads.
+
+    There are zeros among them, so that a reader can tell them from the bytes that the daemon sends.
+    """
+    return (fill(nodeid, 2) + bytes(1) + fill(nodeid, 1)) * (SIZE // 4)
+
+
+def is_through(nodeid: int, data: bytes) -> bool:
+    """Return whether bytes that a reader got have been read by FUSE's passthrough."""
+    return fill(nodeid, 1) + bytes(1) + fill(nodeid, 1) in data
+
+
 def foreign(nodeid: int, data: bytes) -> bytes:
     """Return the bytes in *data* that are neither of the file nor 0."""
     return data.translate(None, bytes((0, byte_of(nodeid))))

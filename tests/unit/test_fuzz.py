@@ -8,9 +8,12 @@ import functools
 import mmap
 import os
 import re
+import resource
 import struct
 import subprocess
+import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
@@ -19,14 +22,18 @@ from typing import cast
 
 import pytest
 
-from tests.debug import races
-from tests.fuzz import layouts, tree
-from tests.fuzz.arguments import Memory
-from tests.fuzz.counts import REPLIED
+from tests.debug import kernel, races
+from tests.fuzz import __main__ as fuzz
+from tests.fuzz import layouts, session, tree
+from tests.fuzz.arguments import Descriptors, Memory
+from tests.fuzz.counts import NOTIFIED, REPLIED, Counts, FoundError
+from tests.fuzz.daemon import Worker
 from tests.fuzz.device import DeviceCaller, Target
 from tests.fuzz.layouts import Part
 from tests.fuzz.mutations import Mutator, ReplyMutator, notification
-from tests.fuzz.threads import Shared
+from tests.fuzz.run import Run
+from tests.fuzz.session import MODES, Session
+from tests.fuzz.threads import Fuzzer, Shared
 from tests.fuzz.tree import Tree
 from tests.guest.support import channel, wire
 from tests.guest.support.channel import NO_SLOT, Channel
@@ -183,11 +190,8 @@ def test_slot_that_a_worker_may_have_is_named_by_no_other_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else the next request would be written where the worker reads."""
-    real = os.open
-    monkeypatch.setattr(os, "open", lambda path, flags: real(os.devnull, flags))
-    monkeypatch.setattr(DeviceCaller, "_renew", lambda self: None)
     channel = cast(Channel, SimpleNamespace(fd=10, slot_size=8192, memory=b""))
-    caller = DeviceCaller(Shared(), Target(11, [channel], {}), Random(5), Memory())
+    caller = _caller(monkeypatch, [channel])
     slots: dict[int, set[int]] = {10: set(), 11: set()}
 
     def call(fd: int, name: str, number: int, part: Part, *, racy: bool = True) -> int:
@@ -203,6 +207,162 @@ def test_slot_that_a_worker_may_have_is_named_by_no_other_thread(
     caller.close()
     assert slots[10] == {NO_SLOT, 1 << 16, 1 << 31}
     assert {*range(8)} < slots[11]
+
+
+def _caller(monkeypatch: pytest.MonkeyPatch, channels: list[Channel]) -> DeviceCaller:
+    """Return a caller whose device is not there."""
+    real = os.open
+    monkeypatch.setattr(
+        os, "open", lambda path, flags: real(os.devnull if path == "/dev/efuse" else path, flags)
+    )
+    monkeypatch.setattr(DeviceCaller, "_renew", lambda self: None)
+    return DeviceCaller(Shared(), Target(11, channels, {}), Random(5), Memory())
+
+
+def test_device_caller_leaves_the_mount_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon's descriptor gets no channel, its backing files stay, and none gets the mount."""
+    caller = _caller(monkeypatch, [])
+    opened = set(range(7, 20))
+    unopened = iter(opened)
+    found: dict[str, set[int]] = {}
+
+    def call(fd: int, name: str, number: int, part: Part, *, racy: bool = True) -> int:
+        caller.calls.mutator.change(name, part, 4)
+        field = _FIELDS.get(name, "")
+        if (name, fd == 11) == ("EFUSE_IOC_CHANNEL", True) or name == "FUSE_DEV_IOC_BACKING_CLOSE":
+            assert not racy
+            found.setdefault(name, set()).add(part.values[field])
+        if (name, fd) == ("FUSE_DEV_IOC_CLONE", caller._unmounted):
+            assert not racy
+            found.setdefault(name, set()).add(part.values[field])
+        return next(unopened, -1) if name == "FUSE_DEV_IOC_BACKING_OPEN" else -1
+
+    monkeypatch.setattr(caller.calls, "call", call)
+    for _ in range(_TIMES * 10):
+        caller.step()
+    wrong = {*caller._descriptors.wrong}
+    caller.close()
+    assert found["EFUSE_IOC_CHANNEL"] == {1 << 16}
+    assert found["FUSE_DEV_IOC_CLONE"] <= wrong
+    assert opened & found["FUSE_DEV_IOC_BACKING_CLOSE"]
+    assert not found["FUSE_DEV_IOC_BACKING_CLOSE"] & set(range(1, 7))
+
+
+_FIELDS = {
+    "EFUSE_IOC_CHANNEL": "cpu",
+    "FUSE_DEV_IOC_CLONE": "fd",
+    "FUSE_DEV_IOC_BACKING_CLOSE": "backing_id",
+}
+
+
+def test_closed_descriptor_stays_closed() -> None:
+    descriptors = Descriptors()
+    more = [os.dup(0) for _ in range(5)]
+    closed = descriptors.wrong[len(descriptors.all)]
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(closed)
+    assert closed < resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    for fd in more:
+        os.close(fd)
+    descriptors.close()
+
+
+def test_bytes_of_passthrough_are_told_from_those_of_the_daemon() -> None:
+    whole = tree.through(3)
+    assert not tree.foreign(3, whole)
+    assert abs(len(whole) - tree.SIZE) < 4
+    assert tree.is_through(3, whole[5:12])
+    # A short reply and a hole have zeros, too.
+    for data in (tree.full(3), tree.fill(3, 9) + bytes(5), bytes(2) + tree.fill(3, 7), b""):
+        assert not tree.is_through(3, data)
+
+
+def test_run_is_content_only_if_calls_succeeded_in_each_mode(tmp_path: Path) -> None:
+    run = Run(tmp_path, tmp_path, 1)
+    counts = run.counts
+    counts.mutated.update((opcode, "field") for opcode in REPLIED)
+    counts.notified.update(NOTIFIED)
+    counts.ioctls.update(layouts.DEVICE_IOCTLS)
+    assert counts.missing(layouts.DEVICE_IOCTLS) == []
+    assert "success of EFUSE_IOC_MAP" in run.untried()
+    assert "success of store" in run.untried()
+    counts.succeeded.update(layouts.DEVICE_IOCTLS)
+    counts.carried_out.update(NOTIFIED)
+    assert "compared bytes in 'device'" in run.untried()
+    for mode in MODES:
+        run.by_mode[mode.name].add(Counts(checked=1, hits=mode.name != "channels"))
+    left = ["answers of the kernel in 'channels'", "reads by FUSE's passthrough in 'passthrough'"]
+    assert run.untried() == left
+    run.by_mode["channels"].hits = run.by_mode["passthrough"].through = 1
+    assert run.untried() == []
+
+
+class _Callers:
+    """Callers that have found a fault."""
+
+    calls = checked = through = 0
+    faults = ("a read has bytes {9}",)
+    ended = False
+
+    def alive(self) -> bool:
+        return True
+
+    def tell_to_end(self) -> None:
+        pass
+
+    def end(self) -> None:
+        self.ended = True
+
+
+class _Part(Fuzzer):
+    """A part of a session that takes one step, and fails in it if it is to."""
+
+    fails = False
+
+    def step(self) -> bool:
+        assert not self.fails, "an unexpected error"
+        return False
+
+    def add_to(self, counts: Counts) -> None:
+        counts.requests["closed"] += 1
+
+
+class _Server(_Part, Worker):
+    def __init__(self, shared: Shared, chance: Random) -> None:
+        Fuzzer.__init__(self, shared, chance)
+
+
+def _session(monkeypatch: pytest.MonkeyPatch, *kinds: type[_Part]) -> tuple[Session, _Callers]:
+    callers = _Callers()
+    monkeypatch.setattr(session, "Callers", lambda *_: callers)
+    monkeypatch.setattr(Session, "__init__", lambda self: None)
+    one = Session()  # type: ignore[call-arg]
+    one.counts, one._shared = Counts(), Shared()
+    one._mountpoint, one._mode, one._seed = Path(), MODES[0], "7 device 0"
+    fuzzers = [kind(one._shared, Random(1)) for kind in kinds]
+    monkeypatch.setattr(one, "_fuzzers", lambda: fuzzers)
+    monkeypatch.setattr(one, "_end", lambda _: one._shared.stop.set())
+    return one, callers
+
+
+def test_failure_of_a_thread_hides_no_fault_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, callers = _session(monkeypatch, _Server, _Part)
+    monkeypatch.setattr(_Part, "fails", True)
+    with pytest.raises(FoundError) as raised:
+        one.run(60)
+    assert "seed 7 device 0" in str(raised.value)
+    assert "a read has bytes {9}" in str(raised.value)
+    assert "an unexpected error" in str(raised.value)
+    assert callers.ended
+    assert one.counts.requests["closed"] == 2
+
+
+def test_session_ends_when_its_daemon_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, callers = _session(monkeypatch, _Server, _Server)
+    callers.faults = ()
+    begin = time.monotonic()
+    one.run(60)
+    assert time.monotonic() - begin < 30
 
 
 def test_large_requests_of_two_threads_of_a_channel_are_not_mixed(
@@ -230,6 +390,47 @@ def test_large_requests_of_two_threads_of_a_channel_are_not_mixed(
     shared.close()
     for request in found:
         assert set(request.rest) == {request.nodeid}
+
+
+@pytest.mark.parametrize(
+    ("watched", "untried", "complaints", "status"),
+    [(7, [], [], 0), (0, [], [], 1), (7, ["x"], [], 1), (7, [], ["BUG: KCSAN: data-race"], 1)],
+)
+def test_run_in_the_kernel_that_finds_races_fails_if_it_watched_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+    watched: int,
+    untried: list[str],
+    complaints: list[str],
+    status: int,
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["fuzz", "--kernel", "kcsan"])
+    monkeypatch.setattr(fuzz, "KernelLog", lambda: _Log(complaints))
+    monkeypatch.setattr(fuzz, "_fuzz", lambda *_: untried)
+    monkeypatch.setattr(fuzz.health, "unload", lambda *_: None)
+    monkeypatch.setattr(races, "detectable", lambda: True)
+    monkeypatch.setattr(races, "detect", lambda: None)
+    monkeypatch.setattr(races, "watched", lambda: watched)
+    assert fuzz.main() == status
+
+
+class _Log:
+    """A kernel log with some lines."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self._lines = lines
+
+    def new_text(self) -> str:
+        return self._lines.pop() if self._lines else ""
+
+
+@pytest.mark.parametrize("kind", ["kasan", "kcsan"])
+def test_run_in_a_kernel_without_its_checks_fails(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["fuzz", "--kernel", kind])
+    monkeypatch.setattr(races, "detectable", lambda: False)
+    monkeypatch.setattr(kernel, "missing_checks", lambda: ["KASAN"])
+    assert fuzz.main() == 2
 
 
 def _anonymous(real: type[mmap.mmap], fd: int, length: int) -> mmap.mmap:
