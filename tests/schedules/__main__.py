@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import random
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from pathlib import Path
 from efuse.guest import kernel_log
 from tests.guest.support.history import ViolationError
 from tests.guest.support.running_kernel import KernelLog
+from tests.guest.support.schedule_operations import PROFILES
 from tests.guest.support.schedule_runs import Runner, profile_of
 
 
@@ -33,16 +35,43 @@ def _seeds(first: int, number: int | None, times: int, seconds: float | None) ->
         yield first + count // times
 
 
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
+def _duration(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < math.inf:
+        raise ValueError(text)
+    return seconds
+
+
+def _unused(runner: Runner) -> list[str]:
+    """Return what no schedule on the present mount has used; a run of all profiles uses all."""
+    used = {
+        "answer of the kernel": bool(+runner.hits),
+        "READ or WRITE of a backing file": bool(runner.paths["direct"]),
+        "READ or WRITE of the data cache": bool(runner.paths["cache"]),
+        "delay of a worker": bool(runner.delays),
+    }
+    return [what for what, is_used in used.items() if not is_used]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="schedules", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seed", type=int, help="the first seed; by default a random one")
-    parser.add_argument("--seeds", type=int, help="number of seeds; 1 if --seed is given alone")
     parser.add_argument(
-        "--times", type=int, default=1, help="how often each seed runs, also after a failure"
+        "--seeds", type=_positive, help="number of seeds; 1 if --seed is given alone"
     )
-    parser.add_argument("--seconds", type=float, help="begin no further seed after that time")
+    parser.add_argument(
+        "--times", type=_positive, default=1, help="how often each seed runs, also after a failure"
+    )
+    parser.add_argument("--seconds", type=_duration, help="begin no further seed after that time")
     chosen = parser.parse_args()
     first = random.randrange(10**6) if chosen.seed is None else chosen.seed
     number = chosen.seeds
@@ -70,7 +99,11 @@ def main() -> int:
                 print(f"{seed} {profile_of(seed).name}: right, at {at:.1f} s", flush=True)
         print(f"answers of the kernel: {dict(+runner.hits)}, paths: {dict(+runner.paths)}")
         print(f"{failed} of {done} schedules failed; workers were delayed {runner.delays} times")
-    return int(failed > 0)
+        # After a failure the mount is another one, which has its own counters.
+        unused = [] if failed or done < len(PROFILES) else _unused(runner)
+    for what in unused:
+        print(f"FAILED: there was no {what}")
+    return int(failed > 0 or bool(unused))
 
 
 if __name__ == "__main__":

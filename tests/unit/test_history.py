@@ -73,6 +73,28 @@ def test_bytes_behind_the_end_of_a_truncation_are_zeros() -> None:
         file.check(0, b"\xff\xff\1\1\1", 23, 24)
 
 
+def test_value_that_was_seen_hides_older_ones_from_later_calls() -> None:
+    """Also while the change is under way."""
+    register: Register[str] = Register()
+    register.set("a", 1).ended = 2
+    register.set("b", 5)
+    register.set("c", 6)
+    assert register.allowed(8, 9) == ["a", "b", "c"]
+    register.see("b", 7)
+    assert register.allowed(8, 9) == ["b", "c"]
+    assert register.allowed(7, 9) == ["a", "b", "c"]
+    with pytest.raises(ViolationError, match="it is a"):
+        register.check("it", "a", 8, 9)
+
+
+def test_value_that_two_versions_have_hides_nothing() -> None:
+    register: Register[str] = Register()
+    for applied, value in enumerate("aba"):
+        register.set(value, applied)
+    register.see("a", 5)
+    assert register.allowed(8, 9) == ["a", "b", "a"]
+
+
 def test_register_allows_the_last_finished_version_and_unfinished_ones() -> None:
     register: Register[str] = Register()
     register.set("a", 1).ended = 2

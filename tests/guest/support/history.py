@@ -8,6 +8,22 @@ makes itself ends when the kernel has taken the notification.
 A read that starts after a change has ended must not show anything older. A read that overlaps a
 change may show the file before or after it. Each byte is checked by itself, because no file system
 promises that a read shows all of a write or nothing.
+
+While a change is under way, a call may see the new value and a later call the old one again. Plain
+FUSE does so, too:
+
+* A buffered write puts the bytes into the page first. A direct read then gets the old bytes from
+  the daemon. The page may also be dropped, and read again before the WRITE is handled. After a
+  direct WRITE was handled, the page has the old bytes until the WRITE is answered.
+* GETATTR returns the attributes of its reply. They are not kept if the size of the file is
+  changing, or if another reply came since GETATTR was sent. The next stat(2) then shows what is
+  kept.
+* A listing comes from the daemon, while a dentry or a negative dentry is valid for a time.
+
+Extended attributes are the exception. FUSE keeps none: each call asks the daemon. eFuse knows of a
+change that a caller makes, and asks the daemon as well until the change has ended. So a call that
+has seen the new value hides the old one from calls that start later (`Register.see`). A change that
+the daemon makes by itself is known to eFuse only by the notification.
 """
 
 from __future__ import annotations
@@ -110,11 +126,13 @@ class Version(Generic[T]):
     :ivar value: the value.
     :ivar applied: moment at which the daemon set it.
     :ivar ended: moment at which the call that set it had returned.
+    :ivar seen: moment at which a call had returned that has seen it; later calls see nothing older.
     """
 
     value: T
     applied: int
     ended: int = FOREVER
+    seen: int = FOREVER
 
 
 @dataclass
@@ -136,9 +154,18 @@ class Register(Generic[T]):
 
     def allowed(self, started: int, ended: int) -> list[T]:
         """Return the values that a call from *started* to *ended* may have seen."""
-        over = [n for n, version in enumerate(self.versions) if version.ended < started]
+        over = [n for n, v in enumerate(self.versions) if min(v.ended, v.seen) < started]
         first = over[-1] if over else 0
         return [v.value for v in self.versions[first:] if v.applied < ended]
+
+    def see(self, value: T, ended: int) -> None:
+        """Note that a call which returned at the moment *ended* has seen a value.
+
+        It hides older values from later calls, if it is clear which version was seen.
+        """
+        versions = [version for version in self.versions if version.value == value]
+        if len(versions) == 1:
+            versions[0].seen = min(versions[0].seen, ended)
 
     def check(self, what: str, value: T, started: int, ended: int) -> None:
         """Check what a call from *started* to *ended* has seen.

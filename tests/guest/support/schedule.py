@@ -42,7 +42,7 @@ from tests.guest.support.schedule_operations import (
     Operation,
     Profile,
 )
-from tests.guest.support.schedule_record import Call, Record
+from tests.guest.support.schedule_record import DAEMON, Call, Record
 from tests.guest.support.schedule_worker import QUIT, Worker
 from tests.guest.support.wire import Request
 
@@ -112,6 +112,8 @@ class Schedule:
         self._changes = list(chooser.changes(CHANGES))
         self._changed: list[Call] = []
         self._notifying: dict[int, Call] = {}
+        self._threads: list[threading.Thread] = []
+        self._errors: dict[int, Exception] = {}
         self._notified, self._tell = os.pipe()
         self._held: list[_Held] = []
         self._busy: dict[int, Call] = {}
@@ -180,6 +182,8 @@ class Schedule:
         if self._notified in ready:
             number = os.read(self._notified, 1)[0]
             call = self._notifying.pop(number)
+            if number in self._errors:
+                raise ViolationError(f"notifying of {call.operation}: {self._errors[number]!r}")
             self._record.end(call, True, None)
         for number, worker in enumerate(self._workers):
             if worker.pipe.fileno() in ready:
@@ -285,7 +289,7 @@ class Schedule:
 
     def _change(self) -> None:
         operation = self._changes.pop()
-        call = self._record.start(operation, "daemon")
+        call = self._record.start(operation, DAEMON)
         if operation.kind == "daemon_write":
             self._daemon_write(call)
         elif operation.kind.startswith("daemon_"):
@@ -333,11 +337,16 @@ class Schedule:
         messages = self._messages(call.operation)
 
         def send() -> None:
-            for message in messages:
-                message()
+            try:
+                for message in messages:
+                    message()
+            except Exception as error:  # noqa: BLE001 - the main thread raises it
+                self._errors[number] = error
             os.write(self._tell, bytes([number]))
 
-        threading.Thread(target=send, daemon=True).start()
+        thread = threading.Thread(target=send, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def _messages(self, o: Operation) -> list[Callable[[], None]]:
         """Return the notifications of a change."""
@@ -421,6 +430,13 @@ class Schedule:
             os.kill(worker.pid, signal.SIGKILL)
             self._delays.remove(worker.pid)
             worker.pipe.close()
-        for fd in (self._notified, self._tell, *self._backing.values()):
+        for thread in self._threads:
+            thread.join(_HANGS_S)
+        # A thread that hangs would write to a descriptor of the next schedule.
+        pipe = () if any(map(threading.Thread.is_alive, self._threads)) else self._pipe()
+        for fd in (*pipe, *self._backing.values()):
             os.close(fd)
         self._daemon.set_backing({})
+
+    def _pipe(self) -> tuple[int, int]:
+        return self._notified, self._tell

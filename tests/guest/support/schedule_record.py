@@ -26,6 +26,8 @@ _WRITES = ("write", "write_direct", "store", "daemon_write")
 _CUTS = ("truncate", "daemon_truncate")
 _MADE = ("link", "mkdir", "symlink", "create")
 _ATTRIBUTE = XATTR.encode()
+DAEMON = "daemon"
+"""The caller of a change that the daemon makes by itself."""
 
 
 @dataclass
@@ -171,6 +173,7 @@ class Record:
 
         :raises ViolationError: a result is one that no order allows.
         """
+        self._see_attributes()
         for call in self._calls:
             checker: Callable[[Call], None] | None
             checker = getattr(self, f"_check_{call.operation.kind}", None)
@@ -189,6 +192,21 @@ class Record:
             for call, offset, moment in self._appends:
                 ino = self._inos[call.operation.file]
                 self._seen(("size", ino), offset, call.started, moment)
+
+    def _see_attributes(self) -> None:
+        """Note which values of extended attributes calls have seen, if callers have set them."""
+        of_callers = {
+            id(version)
+            for call in self._calls
+            if call.caller != DAEMON
+            for version in call.versions
+        }
+        for call in self._calls:
+            if call.operation.kind != "getxattr" or not call.good:
+                continue
+            register = self._registers["xattr", self._inos[call.operation.file]]
+            if all(id(v) in of_callers for v in register.versions if v.value == call.result):
+                register.see(call.result, call.ended)
 
     def _seen(self, key: tuple[str, Any], value: Any, started: int, ended: int) -> None:
         self._registers[key].check(" of ".join(map(str, key)), value, started, ended)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
+import traceback
 from collections import Counter
 from pathlib import Path
 
@@ -23,6 +24,13 @@ def profile_of(seed: int) -> Profile:
     return PROFILES[seed % len(PROFILES)]
 
 
+def _described(error: Exception) -> str:
+    """Return what a schedule failed with. An error of the test itself has a traceback."""
+    if isinstance(error, ViolationError):
+        return str(error)
+    return "".join(traceback.format_exception(error))
+
+
 class Runner(Closing):
     """Runs schedules on a mount of its own. After a failure the next schedule gets a new mount.
 
@@ -38,7 +46,8 @@ class Runner(Closing):
     def run(self, seed: int) -> None:
         """Run the schedule of a seed.
 
-        :raises ViolationError: a result is wrong; the message has all events and a command.
+        :raises ViolationError: a result is wrong, or the schedule could not go on; the message has
+            all events and a command.
         """
         if self._mount is None:
             self._mount = ScheduleMount(Path(tempfile.mkdtemp(dir=self._directory)))
@@ -46,14 +55,14 @@ class Runner(Closing):
         schedule = Schedule(self._mount, top, self._directory, profile, seed, self._delays)
         try:
             schedule.run()
-        except ViolationError as violation:
+        except Exception as error:
             self._mount.close()
             self._mount = None
             raise ViolationError(
                 "\n".join(schedule.lines[-_SHOWN:])
-                + f"\nseed {seed} ({profile.name}): {violation}"
+                + f"\nseed {seed} ({profile.name}): {_described(error)}"
                 + f"\nto run it again: scripts/schedules --seed {seed} --times 10"
-            ) from violation
+            ) from error
         finally:
             schedule.close()
 
