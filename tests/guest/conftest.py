@@ -47,8 +47,19 @@ def pytest_collection_finish() -> None:
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Show immediately why a test failed: a guest that is killed later prints no summary."""
-    if report.failed:
-        print(f"\n{report.longreprtext}", file=sys.stderr, flush=True)
+    if not report.failed:
+        return
+    print(f"\n{report.longreprtext}", file=sys.stderr, flush=True)
+    if me := os.environ.get(work_sharing.VARIABLE):
+        work_sharing.failed(Path(me), report.nodeid)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail also because of what failed before this guest was booted again."""
+    me = os.environ.get(work_sharing.VARIABLE)
+    if me and not session.exitstatus and (failures := work_sharing.failures(Path(me))):
+        print("\nfailed before this guest was booted again:", *failures, sep="\n")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_runtestloop(session: pytest.Session) -> bool | None:

@@ -22,6 +22,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from tests.guest.support import wire
 from tests.guest.support.channel import NO_SLOT, Channel, Message
 from tests.guest.support.manual_daemon import DEADLINE_S, ManualDaemon, root_attributes
@@ -272,9 +274,13 @@ def fuzz(mountpoint: Path, steady: Steady, seed: int, counts: Counts) -> None:
     manual_daemon.close(lazy=True)
 
 
-def test_kernel_survives_random_bytes_in_shared_memory(mountpoint: Path, tmp_path: Path) -> None:
+def test_kernel_survives_random_bytes_in_shared_memory(
+    mountpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The kernel stays intact, and another mount notices nothing."""
-    print(f"EFUSE_FUZZ_SEED={SEED}")
+    # What pytest keeps back is lost if the guest dies.
+    with capsys.disabled():
+        print(f"EFUSE_FUZZ_SEED={SEED}", flush=True)
     beside = tmp_path / "beside"
     beside.mkdir()
     steady = Steady(beside)

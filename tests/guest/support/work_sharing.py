@@ -32,6 +32,22 @@ def passed(me: Path, file: Path) -> None:
     _mark(_link(me, file)).touch()
 
 
+def failed(me: Path, test: str) -> None:
+    """Note that a test of this guest has failed, also if the guest is booted again later."""
+    with _failures(me).open("a") as file:
+        file.write(f"{test}\n")
+
+
+def failures(me: Path) -> list[str]:
+    """Return the tests of this guest that have failed, also before it was booted again."""
+    path = _failures(me)
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def _failures(me: Path) -> Path:
+    return me.with_name(f"{me.name}.failures")
+
+
 def _link(me: Path, file: Path) -> Path:
     return me.with_name(str(file).replace("/", "-"))
 
