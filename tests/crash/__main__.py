@@ -18,10 +18,20 @@ from tests.crash.run import SETTINGS, replayed
 _STEPS_PER_PREFIX = 0.25
 
 
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="crash-replay", description=__doc__)
     parser.add_argument(
-        "--prefixes", type=int, default=200, help="crashes for each way to mount (default: 200)"
+        "--prefixes",
+        type=_positive,
+        default=200,
+        help="crashes for each way to mount (default: 200)",
     )
     parser.add_argument(
         "--file-system",

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 Content = bytes | None
@@ -109,7 +109,26 @@ def _violation(file: _File, found: Content, marks: int, at_mark: bool) -> str:
         return ""
     if found is None:
         return "is lost"
-    if all(version.whole for version in possible[1:]):
+    first, *others = [_difference_of(found, segment) for segment in _segments(possible)]
+    return first if all(others) else ""
+
+
+def _segments(versions: Sequence[_Version]) -> list[list[Content]]:
+    """Return the contents of versions, divided before each that replaced the one before as a whole.
+
+    A crash may leave a mix of the contents of one segment, and never of two.
+    """
+    segments: list[list[Content]] = []
+    for version in versions:
+        if version.whole or not segments:
+            segments.append([])
+        segments[-1].append(version.content)
+    return segments
+
+
+def _difference_of(found: bytes, contents: Sequence[Content]) -> str:
+    """Return why a file is no mix of contents that it had one after the other."""
+    if len(contents) == 1:
         return _difference(found, contents[0])
     known = [content for content in contents if content is not None]
     sizes = [len(content) for content in known] + [0] * (len(known) < len(contents))
@@ -133,5 +152,7 @@ def _difference(found: bytes, expected: Content) -> str:
         return "is still there"
     if len(found) != len(expected):
         return f"has {len(found)} bytes, not {len(expected)}"
+    if found == expected:
+        return ""
     at = next(n for n, (one, two) in enumerate(zip(found, expected, strict=True)) if one != two)
     return f"has another byte at {at}"

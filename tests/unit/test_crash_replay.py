@@ -127,3 +127,18 @@ def test_rename_leaves_the_old_or_the_new_content() -> None:
     history.acknowledge("f")
     assert history.violations({"f": b"new?"}, 3) == ["f is still there"]
     assert history.names() == []
+
+
+def test_mix_of_two_files_through_a_rename_is_a_violation() -> None:
+    """Also if the old file, or the new one, has changes that are not acknowledged."""
+    old, new = b"old!" * 256, b"new?" * 256
+    overwritten, appended = b"OLD!" * 128 + old[512:], new + b"more"
+    history = _acknowledged(old)
+    history.change("f", overwritten)
+    history.change("f", new, whole=True)
+    history.change("f", appended)
+    allowed = (old, overwritten, b"OLD!" * 64 + old[256:], new, appended, new + b"mo\0\0")
+    for found in allowed:
+        assert history.violations({"f": found}, 1) == []
+    for mixed in (old[:512] + new[512:], new[:512] + old[512:], overwritten + b"more"):
+        assert history.violations({"f": mixed}, 1) != []
