@@ -34,11 +34,4 @@ def test_leaks_are_noticed_and_nothing_else_grows() -> None:
     assert {"bpf_maps", "soak_fds"} <= grown
     counts = {name for name in BOUNDS if name.endswith("_fds") or name in _OF_EFUSE}
     assert grown & counts == {"bpf_maps", "soak_fds"}, soak.grown
-    assert soak.done == {
-        "rounds": _ROUNDS,
-        "replacements": 2 * _ROUNDS,
-        "mounts": _ROUNDS,
-        "killed daemons": 1,
-        "channels": 3 * _ROUNDS,
-    }
-    assert soak.hits > 0 and soak.compared_bytes > 0
+    assert soak.missing(_ROUNDS) == []

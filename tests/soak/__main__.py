@@ -13,22 +13,50 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from pathlib import Path
 
 from tests.soak.growth import growth
 from tests.soak.run import soaked
 
+_HOURS = 8.0
+_LEAST_ROUNDS = 4
+"""Growth is measured in the second half, between two samples or more."""
+
+
+def _duration(text: str) -> float:
+    length = float(text)
+    if not 0 <= length < math.inf:
+        raise ValueError(text)
+    return length
+
+
+def _rounds(text: str) -> int:
+    number = int(text)
+    if number < _LEAST_ROUNDS:
+        raise ValueError(text)
+    return number
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="soak", description=__doc__)
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--hours", type=float, help="length by the guest's clock (default: 8)")
-    length.add_argument("--seconds", type=float, help="the same in seconds")
-    parser.add_argument("--rounds", type=int, default=120, help="rounds of load (default: 120)")
+    length.add_argument(
+        "--hours", type=_duration, help=f"length by the guest's clock (default: {_HOURS:g})"
+    )
+    length.add_argument("--seconds", type=_duration, help="length in seconds")
+    parser.add_argument(
+        "--rounds",
+        type=_rounds,
+        default=120,
+        help=f"rounds of load, at least {_LEAST_ROUNDS} (default: 120)",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples to FILE")
     given = parser.parse_args()
-    seconds = given.seconds if given.seconds is not None else 3600 * (given.hours or 8.0)
+    if given.seconds is None and given.hours is None:
+        given.hours = _HOURS
+    seconds = given.seconds if given.hours is None else 3600 * given.hours
     soak = soaked(seconds, given.rounds, say=True)
     if given.json:
         given.json.write_text(json.dumps(soak.report(), separators=(",", ":")) + "\n")
@@ -39,7 +67,10 @@ def main() -> int:
     print(f"soak: {soak.compared_bytes} bytes compared")
     for line in soak.grown:
         print(f"GROWN: {line}")
-    return int(bool(soak.grown))
+    missing = soak.missing(given.rounds)
+    for what in missing:
+        print(f"MISSING: {what}")
+    return int(bool(soak.grown or missing))
 
 
 if __name__ == "__main__":

@@ -39,6 +39,28 @@ class Soak:
         """A sentence for each quantity that grew by more than its bound."""
         return grown(self.series)
 
+    def missing(self, rounds: int) -> list[str]:
+        """Return what a run of so many rounds has not done.
+
+        Nothing grows in a run that does nothing.
+        """
+        expected = {
+            "rounds": rounds,
+            "replacements": 2 * rounds,
+            "mounts": rounds,
+            "killed daemons": rounds // 4,
+            "channels": 3 * rounds,
+        }
+        found = {"answers of the kernel": self.hits, "compared bytes": self.compared_bytes}
+        return [
+            *(
+                f"{what}: {self.done.get(what, 0)} of {n}"
+                for what, n in expected.items()
+                if self.done.get(what, 0) < n
+            ),
+            *(what for what, number in found.items() if not number),
+        ]
+
     def report(self) -> dict[str, Any]:
         """Return the run as a value for JSON."""
         return {
