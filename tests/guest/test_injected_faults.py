@@ -88,7 +88,8 @@ def test_mount_works_after_an_allocation_for_its_init_failed(mountpoint: Path) -
         unmount(str(mountpoint))
         reply = begin()
 
-    walk(lambda: os.write(devices[-1], reply), ended)
+    attempts = walk(lambda: os.write(devices[-1], reply), ended)
+    assert attempts
     os.close(devices.pop())
     unmount(str(mountpoint))
 
@@ -102,7 +103,8 @@ def test_attach_succeeds_or_leaves_no_handlers_whichever_allocation_fails(mountp
                 attachment.close()
                 assert m.connection.ops == "none"
 
-        walk(lambda: bpf.attach(m.connection.id), ended)
+        attempts = walk(lambda: bpf.attach(m.connection.id), ended)
+        assert attempts
 
 
 def test_unmount_succeeds_whatever_allocation_fails(mountpoint: Path, lower: Path) -> None:
@@ -123,7 +125,8 @@ def test_unmount_succeeds_whatever_allocation_fails(mountpoint: Path, lower: Pat
         mount.close()
         mount = begin()
 
-    walk(lambda: unmount(str(mountpoint)), ended)
+    attempts = walk(lambda: unmount(str(mountpoint)), ended)
+    assert attempts
     mount.close()
     assert Path(path).read_bytes() == fill("b", _SIZE)
 
@@ -276,7 +279,10 @@ def test_unmap_is_complete_or_changes_nothing_whichever_allocation_fails(
             assert found == content
             map_extent(device, Extent(nodeid, fd))
 
-        walk(lambda: unmap_extents(device, nodeid, offset=begin, length=end - begin), ended)
+        attempts = walk(
+            lambda: unmap_extents(device, nodeid, offset=begin, length=end - begin), ended
+        )
+        assert any(attempt.error for attempt in attempts), attempts
         assert path_count(m, "requests", "direct") > 0
         os.close(fd)
         os.close(device)
@@ -455,7 +461,8 @@ def test_daemon_can_repeat_a_read_or_write_in_which_an_allocation_failed(
         size = manual_daemon.ask(0)
 
     size = manual_daemon.ask(0)
-    walk(serve, ended)
+    attempts = walk(serve, ended)
+    assert attempts
     serve()
     assert size.result(DEADLINE_S) == 9
 
