@@ -30,6 +30,8 @@ JOURNALS = ("delete", "wal")
 
 _ACKNOWLEDGED = struct.Struct("<Q")
 _LIMIT_S = 120
+_MANY = 10
+"""So many kills leave at least one transaction to be undone."""
 
 
 def rows(number: int) -> list[bytes]:
@@ -148,6 +150,8 @@ def tests(place: Place, amount: Amount) -> Iterator[Outcome]:
         name = f"{journal} journal"
         try:
             last, undone = crashes(path, journal, amount.kills)
+            if journal == "delete" and amount.kills >= _MANY and not undone:
+                raise ValueError("no kill was within a transaction")
             if path.read_bytes() != (place.lower / path.name).read_bytes():
                 raise ValueError("the database differs from the file below")
         except (OSError, sqlite3.Error, ValueError) as error:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import random
 import subprocess
@@ -24,7 +25,7 @@ from tests.conformance.compare import (
     unexplained,
 )
 from tests.conformance.least import LEAST, too_few
-from tests.conformance.outcome import FAILED, LONG, PASSED, SHORT, SKIPPED, Done, Outcome
+from tests.conformance.outcome import FAILED, LONG, PASSED, SHORT, SKIPPED, Done, Outcome, Place
 from tests.conformance.results import Result, file_of, load, save
 from tests.conformance.suites import SUITES
 from tests.conformance.systems import BASE, SYSTEMS, is_accelerated
@@ -130,6 +131,20 @@ def test_program_that_hangs_is_killed_with_its_children(monkeypatch: pytest.Monk
 def test_killed_writer_leaves_what_it_acknowledged(tmp_path: Path, journal: str) -> None:
     last, _ = sqlite.crashes(tmp_path / "db", journal, 3)
     assert last >= 6
+
+
+@pytest.mark.parametrize(
+    ("kills", "undone", "status"), [(15, 1, PASSED), (15, 0, FAILED), (3, 0, PASSED)]
+)
+def test_many_kills_of_which_none_was_within_a_transaction_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int, undone: int, status: str
+) -> None:
+    monkeypatch.setattr(sqlite, "crashes", lambda *_: (40, undone))
+    for journal in sqlite.JOURNALS:
+        (tmp_path / f"{journal}.db").write_bytes(b"")
+    amount = dataclasses.replace(LONG, kills=kills)
+    found = {o.name: o.status for o in sqlite.tests(Place(tmp_path, tmp_path, tmp_path), amount)}
+    assert found == {"delete journal": status, "wal journal": PASSED}
 
 
 @pytest.mark.parametrize(
