@@ -20,6 +20,10 @@ _COMPLAINT = re.compile(
     | INFO:\ rcu\S*\ .*stall | rcu:\ INFO:\ .*stall | (soft|hard)\ (lockup|LOCKUP)
     | refcount_t:\ | list_(add|del)\ corruption | usercopy:\ | Kernel\ panic
     | DEBUG_LOCKS_WARN_ON | sleeping\ function\ called | Bad\ page\ state
+    | \bBUG\ \S+\ \((T|Not\ t)ainted | percpu\ ref\ .*<=\ 0 | cannot\ create\ duplicate\ filename
+    # Damage to a file system below. What a failing disk causes is none.
+    | EXT4-fs\ error\ (?!.*(I/?O\ |[Jj]ournal|reading\ directory|(unable\ to|[Cc]annot)\ read))
+    | XFS\ \(\S+\):\ .*[Cc]orrupt
     | VFS:\ Busy\ inodes | Objects\ remaining\ in\ \S+\ on | still\ has\ objects
     """,
     re.VERBOSE,

@@ -28,6 +28,7 @@ class KernelLog:
             except BlockingIOError:
                 return "\n".join(lines)
             except BrokenPipeError:  # The ring buffer was overrun: read on from its oldest record.
+                lines.append("(lines of the kernel's log are lost)")
                 continue
             lines.append(record.partition(";")[2].partition("\n")[0])
 
