@@ -74,6 +74,8 @@ class Machine:
             f"efuse_dir={inside}",
             "devtmpfs.mount=1 console=ttyS0 loglevel=5 panic=-1 oops=panic mitigations=off nokaslr",
             "rcupdate.rcu_cpu_stall_timeout=300 watchdog_thresh=60",
+            # Memory that a module forgets to clear shows what it held before.
+            "init_on_alloc=0",
             *self.parameters,
         ]
         command = [QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]

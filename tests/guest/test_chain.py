@@ -762,13 +762,14 @@ def test_run_fails_after_its_function_was_unloaded(place: Place, device: Device,
             one.result()
 
 
-def test_signal_ends_an_endless_chain(device: Device, f: Path) -> None:
+@pytest.mark.parametrize("place", PLACES)
+def test_signal_ends_an_endless_chain(place: Place, device: Device, f: Path) -> None:
     """The signal ends the chain at any point, not only at its end."""
     code = f"""
 import os
 from efuse.functions import Place, run
 fd = os.open({str(f)!r}, os.O_RDONLY | os.O_DIRECT)
-one = run("chaining", fd, {offsets([])!r}, place=Place.KERNEL, max_steps=1 << 20)
+one = run("chaining", fd, {offsets([])!r}, place=Place({place.value}), max_steps=1 << 20)
 one.result()
 one.restart({offsets([7])!r})
 one.step()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
@@ -12,7 +13,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ import pytest
 from tests.guest.support import channel as by_hand
 from tests.guest.support import wire
 from tests.guest.support.channel import NO_SLOT, REQUEST_START, Channel, Message
+from tests.guest.support.daemons import Call
 from tests.guest.support.manual_daemon import DEADLINE_S, ManualDaemon, root_attributes, until
 
 
@@ -672,3 +674,60 @@ def test_reply_that_changes_while_it_is_read_is_copied_once(
         scribbler.result(DEADLINE_S)
     assert seen <= {1, 2}
     channel.close()
+
+
+def test_reply_to_a_request_of_another_mount_fails(
+    manual_daemon: ManualDaemon, tmp_path: Path
+) -> None:
+    """The request waits for its own daemon, by a descriptor and by a channel of the other one."""
+    point = tmp_path / "other"
+    point.mkdir()
+    other = ManualDaemon(point)
+    channel = Channel(other.fd, 0)
+    try:
+        size = manual_daemon.ask(0)
+        request = manual_daemon.read()
+        for fd in (other.fd, channel.fd):
+            with pytest.raises(OSError) as caught:
+                os.write(fd, wire.reply(request.unique, 0, root_attributes(7)))
+            assert caught.value.errno == errno.ENOENT
+        assert manual_daemon.connection.waiting == 1
+        assert not size.done()
+        manual_daemon.answer(request, 9)
+        assert size.result(DEADLINE_S) == 9
+    finally:
+        channel.close()
+        other.close()
+
+
+@contextlib.contextmanager
+def _memory_cgroup() -> Iterator[Path]:
+    """Make an empty cgroup whose memory is counted, if the kernel can count it."""
+    root = Path("/sys/fs/cgroup")
+    if "memory" not in (root / "cgroup.controllers").read_text().split():
+        pytest.skip("this kernel has no memory cgroups")
+    (root / "cgroup.subtree_control").write_text("+memory")
+    group = root / "efuse-test"
+    group.mkdir()
+    try:
+        yield group
+    finally:
+        group.rmdir()
+
+
+def test_slots_are_charged_to_the_cgroup_of_their_maker(manual_daemon: ManualDaemon) -> None:
+    with _memory_cgroup() as group:
+
+        def used() -> int:
+            return int((group / "memory.current").read_text())
+
+        def charged() -> int:
+            (group / "cgroup.procs").write_text("0")
+            before = used()
+            channel = Channel(manual_daemon.fd, 0, slots=64)
+            after = used()
+            channel.close()
+            return after - before
+
+        # A slot has room for a request and for a reply.
+        assert Call(charged).result() >= 64 * 2 * 8192

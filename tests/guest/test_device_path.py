@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import os
@@ -323,13 +324,47 @@ int path_done(struct efuse_req *req)
 """
 
 
+_libc = ctypes.CDLL(None, use_errno=True)
+_PR_SET_DUMPABLE, _PTRACE_SEIZE = 4, 0x4206
+_YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
+
+
+@pytest.fixture
+def _any_tracer() -> Iterator[None]:
+    """Let a process trace others of its user that are not its children."""
+    before = _YAMA.read_text() if _YAMA.exists() else ""
+    if before:
+        _YAMA.write_text("0")
+    yield
+    if before:
+        _YAMA.write_text(before)
+
+
+def _may(uid: int, pid: int) -> tuple[bool, bool]:
+    """Return whether a process of a user may send signals to a process, and trace it."""
+
+    def act() -> tuple[bool, bool]:
+        try:
+            os.kill(pid, 0)
+            signals = True
+        except PermissionError:
+            signals = False
+        # A tracer that exits lets its process go.
+        return signals, not _libc.ptrace(_PTRACE_SEIZE, pid, None, None)
+
+    return Call(act, uid=uid, gid=uid).result()
+
+
+@pytest.mark.usefixtures("_any_tracer")
 def test_caller_keeps_its_ids_in_proc_during_a_read_by_the_device(
     device: Device, m: Forced
 ) -> None:
-    """Others see the caller as it is, while its task reads with the daemon's credentials."""
+    """Others see, signal and trace the caller as before, while its task reads as the daemon."""
     fd = os.open(m / "f", os.O_RDONLY | os.O_DIRECT)
 
     def look() -> bytes:
+        # After a change of its user, only root could trace it.
+        _libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
         with mmap.mmap(-1, BLOCK) as buffer:
             return buffer[: os.preadv(fd, [buffer], 0)]
 
@@ -340,10 +375,12 @@ def test_caller_keeps_its_ids_in_proc_during_a_read_by_the_device(
         status = Path(f"/proc/{reading.pid}/status").read_text().splitlines()
         (uids,) = (line.split()[1:] for line in status if line.startswith("Uid:"))
         (effective,) = (line.split()[1] for line in status if line.startswith("CapEff:"))
+        same, another = _may(65534, reading.pid), _may(65533, reading.pid)
     finally:
         device.write("hold", 0)
     assert reading.result() == DATA[:BLOCK]
     assert (uids, int(effective, 16)) == (["65534"] * 4, 0)
+    assert (same, another) == ((True, True), (False, False))
     os.close(fd)
 
 

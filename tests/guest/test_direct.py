@@ -18,6 +18,7 @@ import struct
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -127,6 +128,32 @@ def test_backing_file_opened_with_o_direct_is_read_at_any_alignment(
 
 
 # Ranges without an extent
+
+
+def test_direct_read_and_write_keep_the_credentials_of_the_caller(
+    mountpoint: Path, lower: Path
+) -> None:
+    """The I/O is done with the daemon's. Afterwards the caller has its own again."""
+    path = backing(lower, fill("b"))
+    with mounted(mountpoint, path="direct") as m:
+        make(m, "f", fill("d"))
+        whole(m, path, write=True)
+        fd = os.open(m / "f", os.O_RDWR)
+
+        def act(io: Callable[[], object]) -> bool:
+            io()
+            fails(errno.EACCES, os.open, "/etc/shadow", os.O_RDONLY)
+            return os.geteuid() == 65534
+
+        def both() -> bool:
+            reads = act(lambda: os.pread(fd, BLOCK, 0))
+            return reads and act(lambda: os.pwrite(fd, fill("n")[:BLOCK], BLOCK))
+
+        m.log()
+        assert Call(both, uid=65534, gid=65534).result()
+        assert not {"read", "write"} & {*m.asked()}
+        os.close(fd)
+        assert Path(path).read_bytes()[BLOCK : 2 * BLOCK] == fill("n")[:BLOCK]
 
 
 def test_read_of_an_unmapped_range_goes_to_the_daemon(mountpoint: Path, lower: Path) -> None:

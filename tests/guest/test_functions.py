@@ -307,11 +307,19 @@ def test_kernel_refuses_the_name_of_a_function_that_is_not_valid(
         functions.load(name, RETURNS)
 
 
-@pytest.mark.parametrize("text", [WRITES, LARGE_BLOCK, BLOCK_AT_THE_END])
-def test_load_of_a_function_that_the_verifier_refuses_fails(text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (WRITES, "cannot write into rdonly_mem"),
+        (LARGE_BLOCK, "unbounded memory access"),
+        (BLOCK_AT_THE_END, "csd_block is not allowed"),
+    ],
+)
+def test_load_of_a_function_that_the_verifier_refuses_fails(text: str, why: str) -> None:
     csd_device.load()
-    with pytest.raises(VerifierError):
+    with pytest.raises(VerifierError) as caught:
         functions.load("denied", text)
+    assert why in caught.value.log
 
 
 # Callers and arguments

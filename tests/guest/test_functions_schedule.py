@@ -340,8 +340,9 @@ def test_policy_chooses_the_place(device: Device, f: Path) -> None:
 
 
 def test_invalid_policy_fails(device: Device) -> None:
-    with pytest.raises(VerifierError):
+    with pytest.raises(VerifierError) as caught:
         functions.load_policy(WRITES)
+    assert "only read is supported" in caught.value.log
     with pytest.raises(CompileError, match="is not a member"):
         functions.load_policy('#include "policy.bpf.h"\nint chose(void) { return 0; }\n')
     with functions.load_policy(says("CSD_AUTO")) as policy:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -160,6 +161,36 @@ def test_abort_under_load_ends_the_calls(mountpoint: Path) -> None:
         unmount(str(mountpoint))
     finally:
         m.close()
+
+
+def test_abort_ends_the_requests_of_a_daemon_that_has_stopped(mountpoint: Path) -> None:
+    """Those that it has read, and those that it has not."""
+    m = Mount(mountpoint, _options(), ("default_permissions",))
+    try:
+        m.attach()
+        for name in ("a", "b"):
+            m.model.create(name, b"data")
+            os.stat(m / name)
+        m.hold("getattr", "before")
+        calls: list[Call[object]] = [Call(force_stat, m / "a")]
+        m.wait_held()
+        os.kill(m.pid, signal.SIGSTOP)
+        eventually(lambda: _state(m.pid) == "T", "the daemon goes on")
+        calls.append(Call(os.getxattr, m / "b", "user.x"))
+        eventually(lambda: m.connection.waiting == 2, "the second request is not sent")
+        assert not any(call.done() for call in calls)
+        m.connection.abort()
+        for call in calls:
+            _ended_by_loss(call)
+        assert _state(m.pid) == "T"
+        fails(errno.ENOTCONN, force_stat, m / "a")
+    finally:
+        m.close()
+
+
+def _state(pid: int) -> str:
+    """Return the state of a process, as ps(1) shows it."""
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
 
 
 def test_successive_mounts_leave_no_connections_or_programs(mountpoint: Path) -> None:

@@ -496,3 +496,52 @@ def test_ioctl_voids_the_inode_unless_the_daemon_lacks_it(
         with m.passed("getxattr", "stale") if known else m.answered("getxattr"):
             assert os.getxattr(fd, "user.x") == b"1"
         os.close(fd)
+
+
+_DECLARATIONS = (
+    *("stable_nodeids", "nodeid_per_file", "caller_independent"),
+    *("no_open", "no_flush", "lazy_atime"),
+)
+
+
+def _change_rule(m: Mount, rule: str, *, ends: bool) -> None:
+    if rule == "consistency":
+        m.connection.consistency = "ttl" if ends else "cto"
+    else:
+        setattr(m.connection, rule, not ends)
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["begins", "ends"])
+@pytest.mark.parametrize("rule", ["consistency", *_DECLARATIONS])
+def test_answer_that_was_learned_under_another_rule_is_not_given(
+    mountpoint: Path, rule: str, ends: bool
+) -> None:
+    declare = (rule,) if ends and rule != "consistency" else ()
+    mode = "cto" if ends and rule == "consistency" else "ttl"
+    with mounted(
+        mountpoint, consistency=mode, declare=declare, entry_timeout=LONG, attr_timeout=LONG
+    ) as m:
+        m.model.create("f")
+        m.model.set_xattr("f", b"user.x", b"1")
+        assert os.getxattr(m / "f", "user.x") == b"1"
+        with m.answered("getxattr"):
+            assert os.getxattr(m / "f", "user.x") == b"1"
+        _change_rule(m, rule, ends=ends)
+        with m.passed("getxattr"):
+            assert os.getxattr(m / "f", "user.x") == b"1"
+        with m.answered("getxattr"):
+            assert os.getxattr(m / "f", "user.x") == b"1"
+
+
+@pytest.mark.parametrize("rule", _DECLARATIONS)
+def test_end_of_a_declaration_ends_the_timeouts_of_fuse(mountpoint: Path, rule: str) -> None:
+    """FUSE's own caches may rely on the declaration."""
+    with mounted(mountpoint, declare=(rule,), entry_timeout=LONG, attr_timeout=LONG) as m:
+        m.model.create("f")
+        os.stat(m / "f")
+        m.log()
+        os.stat(m / "f")
+        assert m.asked() == []
+        _change_rule(m, rule, ends=True)
+        os.stat(m / "f")
+        assert {"lookup", "getattr"} & {*m.asked()}

@@ -66,6 +66,14 @@ _OOPS = """\
         "UBSAN: array-index-out-of-bounds in x.c",
         "Kernel panic - not syncing: Attempted to kill init!",
         "VFS: Busy inodes after unmount of 0:40 (efuse)",
+        "BUG kmalloc-64 (Tainted: G           O      ): Poison overwritten",
+        "BUG efuse_inode (Not tainted): Objects remaining on __kmem_cache_shutdown()",
+        "sysfs: cannot create duplicate filename '/fs/efuse/connections/41'",
+        "percpu ref (efuse_release) <= 0 (-1) after switching to atomic",
+        "EXT4-fs error (device loop0): ext4_lookup:1855: inode #2: comm cat: iget: bad extra_isize",
+        "EXT4-fs error (device dm-0): ext4_validate_block_bitmap:420: bad block bitmap checksum",
+        "XFS (loop0): Corruption of in-memory data (0x8) detected at xfs_trans_cancel+0x1/0x2",
+        "XFS (loop0): Metadata corruption detected at xfs_agf_verify+0x1/0x2",
     ],
 )
 def test_kernel_warning_is_found_in_the_log(line: str) -> None:
@@ -83,6 +91,12 @@ def test_kernel_warning_is_found_in_the_log(line: str) -> None:
         "NMI watchdog: Perf NMI watchdog permanently disabled",
         "sched_clock: Marking stable (1, 2)->(3, 4)",
         "Warning: unable to open an initial console.",
+        "Buffer I/O error on dev loop0, logical block 3, lost async page write",
+        "EXT4-fs error (device loop0): __ext4_find_entry:1683: reading directory lblock 0",
+        "EXT4-fs error (device loop0) in ext4_reserve_inode_write:5841: IO failure",
+        "EXT4-fs error (device loop0): ext4_journal_check_start:84: Detected aborted journal",
+        "EXT4-fs (loop0): mounted filesystem 1234 r/w with ordered data mode.",
+        "XFS (loop0): Ending recovery (logdev: internal)",
     ],
 )
 def test_ordinary_line_is_no_kernel_warning(line: str) -> None:
@@ -212,6 +226,12 @@ def test_qemu_command_by_emulation_has_two_cpus_and_the_root() -> None:
     (append,) = _after(command, "-append")
     assert "root=efuseroot" in append
     assert "init=/run-dir/init" in append
+
+
+def test_memory_is_not_cleared_for_the_kernel() -> None:
+    """Else a module that forgets to clear memory shows nothing of what it held before."""
+    (append,) = _after(_command(), "-append")
+    assert "init_on_alloc=0" in append.split()
 
 
 def test_qemu_command_that_counts_instructions_has_one_thread() -> None:

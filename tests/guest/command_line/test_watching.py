@@ -19,6 +19,7 @@ from efuse.control import Connection
 from efuse.fs.options import CAPACITY_MAPS
 from efuse.stats import REASONS, Counters, Sample, read
 from tests.conftest import Eventually
+from tests.guest.support.daemons import as_user
 from tests.guest.support.forked import efuse
 
 # The opcodes whose pyfuse3 handler has another name.
@@ -203,6 +204,18 @@ def test_times_are_taken_only_while_they_are_watched(
         return timed() == before
 
     eventually(is_over, what="the times to be taken no more")
+
+
+@pytest.mark.parametrize("name", ["ns", "latency"])
+def test_times_are_taken_when_another_user_reads_a_time_of_a_path(
+    system: System, connection: Connection, name: str
+) -> None:
+    timed = connection.path / "stats" / "getxattr" / "hit_timed"
+    get_present(system, 10)
+    assert int(timed.read_text()) == 0
+    assert as_user(65534, (connection.path / "paths" / "daemon" / name).read_text)
+    get_present(system, 10)
+    assert int(timed.read_text()) == 10
 
 
 def test_waiting_is_zero_when_nothing_is_in_flight(
