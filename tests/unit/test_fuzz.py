@@ -165,6 +165,10 @@ def test_known_races_name_a_function_and_a_reason() -> None:
         (["--kernel", "unknown"], 2, "there is no kernel unknown"),
         (["--seed"], 2, "--seed needs a value"),
         (["--wrong"], 2, "--wrong is no option"),
+        (["--seconds", "abc"], 2, "--seconds needs a whole number, not abc"),
+        (["--seconds", ".5"], 2, "--seconds needs a whole number, not .5"),
+        (["--seconds", "-5"], 2, "--seconds needs a whole number, not -5"),
+        (["--seed", "x"], 2, "--seed needs a number, not x"),
     ],
 )
 def test_script_explains_its_options(words: list[str], status: int, printed: str) -> None:

@@ -10,7 +10,7 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import ClassVar, cast
 
 import pytest
 
@@ -111,8 +111,8 @@ class _Runner:
     :cvar delays: delays of workers.
     """
 
-    hits = Counter({"read": 1})
-    paths = Counter({"direct": 1, "cache": 1})
+    hits: ClassVar = Counter({"read": 1})
+    paths: ClassVar = Counter({"direct": 1, "cache": 1})
     delays = 1
 
     def __init__(self, _: Path) -> None:
