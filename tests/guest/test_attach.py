@@ -160,6 +160,15 @@ def test_replace_keeps_the_learned_values(tiny: Tiny) -> None:
         assert tiny.read("exit_info").split()[0] == "replace"
 
 
+def test_maps_have_their_default_capacities(tiny: Tiny) -> None:
+    """Most tests attach smaller maps, which are made faster."""
+    defaults = {"entries": 65536, "attrs": 65536, "blobs": 8192, "grants": 16384, "files": 4096}
+    defaults |= {"blocks": 4096, "tags": 512, "ghosts": 16384}
+    with bpf.attach(tiny.connection) as attachment:
+        found = {name: attachment.maps[name].definition.max_entries for name in defaults}
+    assert found == defaults
+
+
 def test_replace_with_another_capacity_starts_with_empty_maps(tiny: Tiny) -> None:
     with bpf.attach(tiny.connection, capacity={"blobs": 100}) as attachment:
         read_xattr(tiny)

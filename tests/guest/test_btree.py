@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
-from random import Random
 
 import pytest
 
@@ -13,30 +12,28 @@ from efuse import functions
 from efuse.errors import EfuseError
 from efuse.functions import BtreeAggregate, BtreeLookup, BtreeRange, Place
 from efuse.functions.btree_file import BLOCK, CHILD, HEADER, ITEM, NODE, build
-from tests.guest.support.functions import agree, result
+from tests.guest.support.functions import agree, btree_items, result
 
-ITEMS = {3 * number: Random(number).randbytes(64) for number in range(20_000)}
-"""Items whose leaves are more blocks than a layout has, below two nodes and a root."""
 LEAVES, LAST = 358, 361
 """The number of leaves, which begin at block 1, and the block of the root."""
 
 
 def test_btree_functions_agree_over_a_tree_of_three_levels(files: Path) -> None:
-    data = build(ITEMS.items())
+    data = build(btree_items().items())
     assert len(data) == (LAST + 1) * BLOCK
     with functions.load("btree_lookup"):
         for key in (0, 1, 167, 168, 30_000, 30_001, 59_997, 59_998, 1 << 63):
             call = BtreeLookup(key)
             device, _ = agree(call, files / "f", data, key)
             found, _ = result(call, files / "f", Place.DEVICE)
-            assert call.decode(found) == ITEMS.get(key)
+            assert call.decode(found) == btree_items().get(key)
             # These are the header, the root, a node and a leaf.
             assert device.device_steps == 4
     with functions.load("btree_range"):
         ranged = BtreeRange(0, 40_000)
         agree(ranged, files / "f", data)
         found, status = result(ranged, files / "f", Place.DEVICE)
-        wanted = [(key, value) for key, value in ITEMS.items() if key <= 40_000]
+        wanted = [(key, value) for key, value in btree_items().items() if key <= 40_000]
         assert ranged.decode(found) == wanted
         # There are 13 334 items, with 56 in each leaf.
         assert status.device_steps == 3 + 239
@@ -46,7 +43,7 @@ def test_btree_functions_agree_over_a_tree_of_three_levels(files: Path) -> None:
         found, _ = result(summed, files / "f", Place.DEVICE)
         numbers = [
             struct.unpack_from("<q", value)[0]
-            for key, value in ITEMS.items()
+            for key, value in btree_items().items()
             if 1000 <= key <= 50_000
         ]
         assert summed.decode(found).count == len(numbers)
@@ -94,7 +91,7 @@ LEAF_DAMAGES = {
 @pytest.mark.parametrize("what", [*DAMAGES, *LEAF_DAMAGES])
 def test_damaged_tree_fails(what: str, files: Path) -> None:
     offset, patch = (DAMAGES | LEAF_DAMAGES)[what]
-    data = bytearray(build(ITEMS.items()))
+    data = bytearray(build(btree_items().items()))
     assert data[offset : offset + len(patch)] != patch
     data[offset : offset + len(patch)] = patch
     calls = [BtreeRange(), BtreeAggregate()]
@@ -106,7 +103,7 @@ def test_damaged_tree_fails(what: str, files: Path) -> None:
 
 
 def test_truncated_tree_fails(files: Path) -> None:
-    data = build(ITEMS.items())
+    data = build(btree_items().items())
     for size, output in ((0, "EUCLEAN"), (BLOCK, "ERANGE"), (len(data) - 1, "EUCLEAN")):
         with functions.load("btree_lookup"):
             agree(BtreeLookup(0), files / "f", data[:size])

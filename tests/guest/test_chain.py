@@ -32,6 +32,7 @@ from tests.guest.support.functions import (
     BLOCK,
     CHAINING,
     Background,
+    btree_items,
     jumps_args,
     jumps_seen,
     numbered,
@@ -47,7 +48,6 @@ COUNT = 700
 PLACES = (Place.KERNEL, Place.DEVICE)
 ENDLESS = CHAINING.replace("at->number++ & 15", "0")
 """A function that reads the first of the blocks again and again."""
-ITEMS = {3 * number: Random(number).randbytes(64) for number in range(20_000)}
 
 # A function that emits 64 KiB for each block that it jumps to.
 LOUD = """
@@ -214,7 +214,7 @@ def test_btree_lookup_reads_four_blocks_in_one_chain(
     place: Place, device: Device, files: Path
 ) -> None:
     path = files / "f"
-    path.write_bytes(build(ITEMS.items()))
+    path.write_bytes(build(btree_items().items()))
     cool(path)
     keys = [0, 1, 59_997, 59_998, 1 << 63, *Random(1).sample(range(60_000), 40)]
     call = BtreeLookup(keys[0])
@@ -231,7 +231,7 @@ def test_btree_lookup_reads_four_blocks_in_one_chain(
         for key in keys:
             call = BtreeLookup(key)
             one.restart(call.encode())
-            assert call.decode(one.result()) == ITEMS.get(key)
+            assert call.decode(one.result()) == btree_items().get(key)
             # These are the header, the root, a node and a leaf.
             assert in_one_go(one.status(), place, 4)
         commands, reads = (
@@ -249,7 +249,7 @@ def test_btree_lookup_reads_four_blocks_in_one_chain(
 def test_btree_range_returns_the_items_of_the_range(place: Place, files: Path) -> None:
     """The function goes from node to node, and then along the leaves."""
     path = files / "f"
-    path.write_bytes(build(ITEMS.items()))
+    path.write_bytes(build(btree_items().items()))
     cool(path)
     source = Random(2)
     call = BtreeRange(0, 0)
@@ -261,7 +261,7 @@ def test_btree_range_returns_the_items_of_the_range(place: Place, files: Path) -
             first = source.randrange(60_000)
             call = BtreeRange(first, first + source.randrange(30_000))
             one.restart(call.encode())
-            wanted = [(k, v) for k, v in ITEMS.items() if call.first <= k <= call.last]
+            wanted = [(k, v) for k, v in btree_items().items() if call.first <= k <= call.last]
             assert call.decode(one.result()) == wanted
 
 

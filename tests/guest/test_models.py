@@ -3,6 +3,9 @@
 
 ``EFUSE_MODEL_EXAMPLES`` is the number of examples of a case, ``EFUSE_MODEL_STEPS`` the number of
 calls of an example, and ``EFUSE_MODEL_SEED`` the seed: the same seed repeats the same calls.
+
+Hypothesis is imported when a test runs: under emulation it takes seconds, also in a guest that runs
+other tests.
 """
 
 from __future__ import annotations
@@ -10,16 +13,15 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import hypothesis
 import pytest
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 import efuse
 from efuse.control import PATHS, Connection
-from tests.guest.support.exclusive_model import ExclusiveMount
-from tests.guest.support.shared_model import TIMEOUT_S, SharedSource
+
+if TYPE_CHECKING:
+    from hypothesis.stateful import RuleBasedStateMachine
 
 EXAMPLES = int(os.environ.get("EFUSE_MODEL_EXAMPLES", "5"))
 STEPS = int(os.environ.get("EFUSE_MODEL_STEPS", "60"))
@@ -27,6 +29,10 @@ SEED = int(os.environ.get("EFUSE_MODEL_SEED", "20261128"))
 
 
 def _run(machine: type[RuleBasedStateMachine]) -> None:
+    import hypothesis
+    from hypothesis import HealthCheck, Phase, settings
+    from hypothesis.stateful import run_state_machine_as_test
+
     print(f"seed {SEED}: EFUSE_MODEL_SEED={SEED}")
     chosen = settings(
         max_examples=EXAMPLES,
@@ -57,6 +63,8 @@ def _mount(stack: ExitStack, source: Path, point: Path, **options: object) -> Co
 def test_exclusive_mount_does_what_the_lower_file_system_does(
     lower: Path, mountpoint: Path
 ) -> None:
+    from tests.guest.support.exclusive_model import ExclusiveMount
+
     class Machine(ExclusiveMount):
         mount, reference = mountpoint / "m", lower / "reference"
 
@@ -79,6 +87,8 @@ def test_exclusive_mount_does_what_the_lower_file_system_does(
 def test_two_mounts_of_a_source_show_nothing_older_than_their_mode_allows(
     lower: Path, mountpoint: Path, mode: str
 ) -> None:
+    from tests.guest.support.shared_model import TIMEOUT_S, SharedSource
+
     class Machine(SharedSource):
         mounts, source = (mountpoint / "1", mountpoint / "2"), lower / "source"
 

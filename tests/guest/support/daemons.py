@@ -29,7 +29,7 @@ import struct
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +47,7 @@ DEADLINE_S = 180.0
 _MS_REMOUNT = 32
 _SYS_PIDFD_GETFD = 438
 # Few entries: creating and freeing maps of the default size takes much of the time of an attach.
-_CAPACITY = {"entries": 8192, "attrs": 8192, "blobs": 1024, "grants": 2048, "blocks": 1024}
+_CAPACITY = {"entries": 4096, "attrs": 4096, "blobs": 512, "grants": 1024, "blocks": 1024}
 # Functions in which a call waits for its own request, at the daemon or below.
 _CARRIED_OUT = {"request_wait_answer", "vfs_iocb_iter_read", "ext4_buffered_write_iter"}
 _AT_FORCE_SYNC, _AT_NOFOLLOW, _AT_FDCWD = 0x2000, 0x100, -100
@@ -398,9 +398,15 @@ class Mount:
         self.drop()
         eventually(lambda: self.call("counts") != before, "an inode to be forgotten")
 
-    def attach(self, **options: Any) -> bpf.Attachment:
-        """Attach the built-in handlers."""
-        self.attachment = bpf.attach(self.connection.id, **options)
+    def attach(
+        self, *, capacity: Mapping[str, int] | None = None, **options: Any
+    ) -> bpf.Attachment:
+        """Attach the built-in handlers.
+
+        :param capacity: capacities of maps, by name, that are to differ from those of other tests.
+        """
+        capacity = {**_CAPACITY, **(capacity or {})}
+        self.attachment = bpf.attach(self.connection.id, capacity=capacity, **options)
         return self.attachment
 
     def kill(self) -> None:
@@ -487,7 +493,7 @@ def mounted(
         for name in declare:
             setattr(mount.connection, name, True)
         if attach:
-            mount.attach(capacity=_CAPACITY | (capacity or {}))
+            mount.attach(capacity=capacity)
         yield mount
         mount.end()
     finally:

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from random import Random
 
 from efuse import functions
 from efuse.errors import EfuseError
@@ -45,6 +47,12 @@ CSD_ARGS(struct jumps)
 
 # JUMPS with the flag that it seldom continues with the following block.
 CHAINING = JUMPS + "CSD_FLAGS(CSD_JUMPS)\n"
+
+
+@functools.cache
+def btree_items() -> dict[int, bytes]:
+    """Return items whose leaves are more blocks than a layout has, below two nodes and a root."""
+    return {3 * number: Random(number).randbytes(64) for number in range(20_000)}
 
 
 def numbered(numbers: Iterable[int]) -> bytes:
