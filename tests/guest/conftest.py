@@ -67,22 +67,39 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     me = os.environ.get(work_sharing.VARIABLE)
     if me is None or session.testsfailed:  # errors of collection end the session anyway
         return None
-    ours = (item for item in session.items if work_sharing.takes(Path(me), item.path))
-    item, failed = next(ours, None), 0
-    while item is not None:
-        # As in pytest's own loop. Fixtures are kept for the next test only if this guest runs it.
-        following = next(ours, None)
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in session.items:
+        files.setdefault(item.path, []).append(item)
+    for file in work_sharing.longest_first(files):
+        # The file is taken only now, so that no other guest has to wait for this one at the end.
+        if work_sharing.takes(Path(me), file):
+            failed = session.testsfailed
+            _run_file(session, files[file], _of_all(session.items, file))
+            if session.testsfailed == failed:
+                work_sharing.passed(Path(me), file)
+    return True
+
+
+def _run_file(session: pytest.Session, items: list[pytest.Item], after: pytest.Item | None) -> None:
+    """Run the tests of a file, as pytest's own loop does.
+
+    :param after: a test whose fixtures are kept. pytest ends the last ones with the session.
+    """
+    for item, following in zip(items, [*items[1:], after], strict=True):
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         if session.shouldfail:
             raise session.Failed(session.shouldfail)
         if session.shouldstop:
             raise session.Interrupted(session.shouldstop)
-        if following is None or following.path != item.path:
-            if session.testsfailed == failed:
-                work_sharing.passed(Path(me), item.path)
-            failed = session.testsfailed
-        item = following
-    return True
+
+
+def _of_all(items: list[pytest.Item], file: Path) -> pytest.Item | None:
+    """Return a test of another file that shares with each test the directories that all share.
+
+    It is not known yet which file is next, so only the fixtures of the session may be kept.
+    """
+    common = Path(os.path.commonpath([item.path.parent for item in items]))
+    return next((i for i in items if i.path != file and i.path.parent == common), None)
 
 
 @pytest.fixture(scope="session", autouse=True)
