@@ -774,18 +774,26 @@ one.result()
 one.restart({offsets([7])!r})
 one.step()
 """
+    # Requests wait for the first time. At the device a function waits for the medium.
+    slow = {"delay_ns": 50_000_000}
+    counter, each = "reads", 1
+    if place is Place.DEVICE:
+        slow = {"media_latency_ns": 50_000_000, "model": 1}
+        counter, each = "media_read_bytes", BLOCK
     with functions.load("chaining", ENDLESS):
-        device.write("delay_ns", 50_000_000)
+        for name, value in slow.items():
+            device.write(name, value)
         try:
             with subprocess.Popen([sys.executable, "-c", code]) as child:
-                before = device.read("reads")
-                until(lambda: device.read("reads") > before + 3)
+                before = device.read(counter)
+                until(lambda: device.read(counter) > before + 3 * each)
                 child.send_signal(signal.SIGKILL)
-                killed = device.read("reads")
+                killed = device.read(counter)
                 assert child.wait(DEADLINE_S) == -signal.SIGKILL
-                assert device.read("reads") - killed < 32
+                assert device.read(counter) - killed < 32 * each
         finally:
-            device.write("delay_ns", 0)
+            for name in reversed(slow):
+                device.write(name, 0)
     # The lease ends with the run.
     os.close(os.open(f, os.O_WRONLY | os.O_NONBLOCK))
 

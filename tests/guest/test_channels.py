@@ -729,5 +729,5 @@ def test_slots_are_charged_to_the_cgroup_of_their_maker(manual_daemon: ManualDae
             channel.close()
             return after - before
 
-        # A slot has room for a request and for a reply.
-        assert Call(charged).result() >= 64 * 2 * 8192
+        # A slot has twice this size. A part of it may be charged to what was reserved before.
+        assert Call(charged).result() > 64 * 8192

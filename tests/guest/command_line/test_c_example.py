@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 
 from efuse.bench.programs import built
 from efuse.control import Connection, find
-from tests.commands import EFUSE
+from tests.guest.support.forked import Beside
 from tests.guest.support.shell import run
 
 _SIZES = (0, 1, 4095, 4096, 4097, 100_000, 1 << 20, (3 << 20) + 5)
@@ -28,17 +27,15 @@ def program() -> Path:
 @contextlib.contextmanager
 def _mounted(program: Path, lower: Path, mountpoint: Path) -> Iterator[Connection]:
     """Mount *lower* by ``efuse run`` with the daemon in the foreground."""
-    words = [*EFUSE, "run", "--require", "--", program, "-f", lower, mountpoint]
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as daemon:
-        assert daemon.stderr
-        output = daemon.stderr.readline()
-        assert output.startswith(f"{mountpoint}: eFuse"), output + daemon.stderr.read()
-        try:
-            yield Connection(find(mountpoint).connection)
-        finally:
-            run("umount", mountpoint)
-            daemon.wait(60)
-    assert daemon.returncode == 0
+    daemon = Beside("run", "--require", "--", program, "-f", lower, mountpoint)
+    output = daemon.err.readline()
+    assert output.startswith(f"{mountpoint}: eFuse"), output + daemon.err.read()
+    try:
+        yield Connection(find(mountpoint).connection)
+    finally:
+        run("umount", mountpoint)
+        status, *_ = daemon.ended()
+    assert status == 0
 
 
 def _count(connection: Connection, file: str) -> int:

@@ -55,11 +55,12 @@ class Beside:
     """``efuse`` in the background. It must not print more than a pipe holds.
 
     :ivar out: its standard output.
+    :ivar err: its standard error.
     """
 
     def __init__(self, *words: str | os.PathLike[str]) -> None:
         (read_out, out), (read_err, err) = os.pipe(), os.pipe()
-        self.out, self._err = os.fdopen(read_out), os.fdopen(read_err)
+        self.out, self.err = os.fdopen(read_out), os.fdopen(read_err)
         self._pid = _begin(words, out, err)
         os.close(out)
         os.close(err)
@@ -71,8 +72,8 @@ class Beside:
     def ended(self) -> tuple[int, str, str]:
         """Wait for its end; return exit status, remaining standard output, and standard error."""
         _, status = os.waitpid(self._pid, 0)
-        with self.out, self._err:
-            return os.waitstatus_to_exitcode(status), self.out.read(), self._err.read()
+        with self.out, self.err:
+            return os.waitstatus_to_exitcode(status), self.out.read(), self.err.read()
 
     def end(self, number: int) -> tuple[int, str, str]:
         """Send a signal and wait for its end; returns what `ended` returns."""
