@@ -97,6 +97,10 @@ class DeviceCaller(Fuzzer):
         part = arguments()
         assert part.layout is layout
         fd = self._descriptor()
+        if name == "FUSE_DEV_IOC_CLONE" and fd == self._unmounted and self._chance.random() < 0.5:
+            # A new descriptor may get the mount.
+            fd = self._opened()
+            part.values["fd"] = self._target.fd
         if kept := self._kept(name, fd):
             part.values |= kept
             part.fixed |= kept.keys()
@@ -141,15 +145,24 @@ class DeviceCaller(Fuzzer):
             return self._unmounted
         return self._chance.choice(self._descriptors.wrong)
 
+    def _opened(self) -> int:
+        """Open the device again; close the oldest such descriptor if there are too many."""
+        if len(self._own) > 2:
+            self._close_oldest()
+        self._own.append(os.open("/dev/efuse", os.O_RDWR | os.O_CLOEXEC))
+        return self._own[-1]
+
+    def _close_oldest(self) -> None:
+        oldest = self._own.pop(0)
+        self._target.closed(oldest)
+        os.close(oldest)
+
     def _renew(self) -> None:
         """Open the device again for the mount, or close such a descriptor."""
         if len(self._own) > 2:
-            oldest = self._own.pop(0)
-            self._target.closed(oldest)
-            os.close(oldest)
+            self._close_oldest()
             return
-        fd = os.open("/dev/efuse", os.O_RDWR | os.O_CLOEXEC)
-        self._own.append(fd)
+        fd = self._opened()
         fcntl.ioctl(fd, FUSE_DEV_IOC_CLONE, struct.pack("=I", self._target.fd))
 
     def _nodeid(self) -> int:

@@ -22,9 +22,11 @@ from typing import cast
 
 import pytest
 
+from efuse.errors import ModuleBuildError
+from efuse.module.build import Source
 from tests.debug import kernel, races
 from tests.fuzz import __main__ as fuzz
-from tests.fuzz import layouts, session, tree
+from tests.fuzz import health, layouts, session, tree
 from tests.fuzz.arguments import Descriptors, Memory
 from tests.fuzz.counts import NOTIFIED, REPLIED, Counts, FoundError
 from tests.fuzz.daemon import Worker
@@ -41,6 +43,8 @@ from tests.guest.support.wire import Request
 
 _ROOT = Path(__file__).parents[2]
 _TIMES = 400
+_CHANNEL, _MOUNT = 3010, 3011
+"""Numbers of descriptors that this process does not have."""
 
 
 def _request(opcode: str, nodeid: int, name: bytes = b"", **fields: int) -> Request:
@@ -194,23 +198,23 @@ def test_slot_that_a_worker_may_have_is_named_by_no_other_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else the next request would be written where the worker reads."""
-    channel = cast(Channel, SimpleNamespace(fd=10, slot_size=8192, memory=b""))
+    channel = cast(Channel, SimpleNamespace(fd=_CHANNEL, slot_size=8192, memory=b""))
     caller = _caller(monkeypatch, [channel])
-    slots: dict[int, set[int]] = {10: set(), 11: set()}
+    slots: dict[int, set[int]] = {_CHANNEL: set(), _MOUNT: set()}
 
     def call(fd: int, name: str, number: int, part: Part, *, racy: bool = True) -> int:
         if name == "EFUSE_IOC_NEXT" and fd in slots:
             caller.calls.mutator.change(name, part, 4)
             slots[fd].add(part.values["slot"])
-            assert racy == (fd == 11)
+            assert racy == (fd == _MOUNT)
         return -1
 
     monkeypatch.setattr(caller.calls, "call", call)
-    for _ in range(_TIMES * 10):
+    for _ in range(_TIMES * 40):
         caller.step()
     caller.close()
-    assert slots[10] == {NO_SLOT, 1 << 16, 1 << 31}
-    assert {*range(8)} < slots[11]
+    assert slots[_CHANNEL] == {NO_SLOT, 1 << 16, 1 << 31}
+    assert {*range(8)} < slots[_MOUNT]
 
 
 def _caller(monkeypatch: pytest.MonkeyPatch, channels: list[Channel]) -> DeviceCaller:
@@ -220,7 +224,7 @@ def _caller(monkeypatch: pytest.MonkeyPatch, channels: list[Channel]) -> DeviceC
         os, "open", lambda path, flags: real(os.devnull if path == "/dev/efuse" else path, flags)
     )
     monkeypatch.setattr(DeviceCaller, "_renew", lambda self: None)
-    return DeviceCaller(Shared(), Target(11, channels, {}), Random(5), Memory())
+    return DeviceCaller(Shared(), Target(_MOUNT, channels, {}), Random(5), Memory())
 
 
 def test_device_caller_leaves_the_mount_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,9 +235,14 @@ def test_device_caller_leaves_the_mount_as_it_is(monkeypatch: pytest.MonkeyPatch
     found: dict[str, set[int]] = {}
 
     def call(fd: int, name: str, number: int, part: Part, *, racy: bool = True) -> int:
+        if name == "FUSE_DEV_IOC_CLONE" and fd in caller._own:
+            found.setdefault("new", set()).add(part.values["fd"])
         caller.calls.mutator.change(name, part, 4)
         field = _FIELDS.get(name, "")
-        if (name, fd == 11) == ("EFUSE_IOC_CHANNEL", True) or name == "FUSE_DEV_IOC_BACKING_CLOSE":
+        if (name, fd == _MOUNT) == (
+            "EFUSE_IOC_CHANNEL",
+            True,
+        ) or name == "FUSE_DEV_IOC_BACKING_CLOSE":
             assert not racy
             found.setdefault(name, set()).add(part.values[field])
         if (name, fd) == ("FUSE_DEV_IOC_CLONE", caller._unmounted):
@@ -248,6 +257,7 @@ def test_device_caller_leaves_the_mount_as_it_is(monkeypatch: pytest.MonkeyPatch
     caller.close()
     assert found["EFUSE_IOC_CHANNEL"] == {1 << 16}
     assert found["FUSE_DEV_IOC_CLONE"] <= wrong
+    assert _MOUNT in found["new"]
     assert opened & found["FUSE_DEV_IOC_BACKING_CLOSE"]
     assert not found["FUSE_DEV_IOC_BACKING_CLOSE"] & set(range(1, 7))
 
@@ -415,6 +425,18 @@ def test_run_in_the_kernel_that_finds_races_fails_if_it_watched_nothing(
     monkeypatch.setattr(races, "detect", lambda: None)
     monkeypatch.setattr(races, "watched", lambda: watched)
     assert fuzz.main() == status
+
+
+def test_module_is_unloaded_when_its_last_mount_has_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = [ModuleBuildError("it is in use"), ModuleBuildError("it is in use")]
+
+    def unload(_: Source) -> None:
+        if busy:
+            raise busy.pop()
+
+    monkeypatch.setattr(health.live, "unload", unload)
+    health.unload()
+    assert not busy
 
 
 class _Log:
