@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,9 @@ import pytest
 from efuse.guest import kernel_log
 from efuse.module import live
 from tests.debug import __main__ as test_debug
-from tests.debug import kernel
+from tests.debug import kernel, prove, races
 from tests.debug.kernel import Leak
+from tests.documents import ROOT
 
 _REPORTS = Path(__file__).parents[1] / "data/kernel-reports"
 _LEAK = (_REPORTS / "leak.txt").read_text()
@@ -114,3 +116,37 @@ def test_no_symbol_is_in_two_fragments_of_a_configuration() -> None:
         for name in ("kernel", "kasan", "kcsan")
     )
     assert all(kind and not kind & common for kind in kinds)
+
+
+def test_every_fault_is_proved_in_one_kernel() -> None:
+    text = (ROOT / "tests/debug/faults/efuse_faults.c").read_text()
+    faults = re.findall(r'^\t\{ "(\w+)", fault_\w+ \},$', text, re.M)
+    proved = ["leak", *prove._KASAN, *prove._KCSAN]
+    assert sorted(faults) == sorted(proved)
+    script = (ROOT / "scripts/test-debug").read_text()
+    assert f"prove kasan {1 + len(prove._KASAN)}; prove kcsan {len(prove._KCSAN)} ;;" in script
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_race_that_the_kernel_does_not_report_fails_the_proof(
+    monkeypatch: pytest.MonkeyPatch, heard: bool
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["prove", "kcsan", "faults.ko"])
+    monkeypatch.setattr(races, "detectable", lambda: True)
+    monkeypatch.setattr(races, "detect", lambda: None)
+    monkeypatch.setattr(races, "watched", lambda: 7)
+    monkeypatch.setattr(prove, "run", lambda *_: None)
+    monkeypatch.setattr(prove, "KernelLog", lambda: None)
+    monkeypatch.setattr(prove, "_heard", lambda *_: heard)
+    assert prove.main() == int(not heard)
+
+
+@pytest.mark.parametrize("kind", ["kasan", "kcsan"])
+def test_proof_in_a_kernel_without_the_checks_fails(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["prove", kind, "faults.ko"])
+    monkeypatch.setattr(races, "detectable", lambda: False)
+    monkeypatch.setattr(kernel, "missing_checks", lambda: ["KASAN"])
+    monkeypatch.setattr(prove, "run", lambda *_: pytest.fail("it goes on"))
+    assert prove.main() == 2
