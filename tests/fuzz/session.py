@@ -255,8 +255,8 @@ class Session:
             errors = Errors()
             with errors.noted():
                 end = time.monotonic() + seconds
+                # Once the daemon has ended, or a thread has failed, nothing more comes.
                 while time.monotonic() < end and callers.alive() and is_content():
-                    # Once the daemon has ended, or a thread has failed, nothing more comes.
                     if all(map(Future.done, serving)) or any(map(_has_failed, working)):
                         break
                     wait(working, _POLL_S, FIRST_EXCEPTION)
@@ -268,15 +268,19 @@ class Session:
                     each.result(_DEADLINE_S)
         with errors.noted():
             callers.end()
+        self._count(callers, fuzzers)
+        faults = [*self._shared.faults, *callers.faults, *map(repr, errors.found)]
+        if faults:
+            where = f"seed {self._seed}, {self._mode.name}: "
+            raise FoundError(where + "; ".join(faults[:5])) from errors.first
+
+    def _count(self, callers: Callers, fuzzers: list[Fuzzer]) -> None:
+        """Add up what the callers and the threads have done, which have ended."""
         self.counts.calls, self.counts.checked = callers.calls, callers.checked
         self.counts.through = callers.through
         for fuzzer in fuzzers:
             fuzzer.add_to(self.counts)
             fuzzer.close()
-        faults = [*self._shared.faults, *callers.faults, *map(repr, errors.found)]
-        if faults:
-            where = f"seed {self._seed}, {self._mode.name}: "
-            raise FoundError(where + "; ".join(faults[:5])) from errors.first
 
     def _fuzzers(self) -> list[Fuzzer]:
         assert self._connection
