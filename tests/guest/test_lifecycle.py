@@ -164,7 +164,7 @@ def test_abort_under_load_ends_the_calls(mountpoint: Path) -> None:
 
 
 def test_abort_ends_the_requests_of_a_daemon_that_has_stopped(mountpoint: Path) -> None:
-    """Those that it has read, and those that it has not."""
+    """The requests that the daemon has read, and those that are still in the queue, fail."""
     m = Mount(mountpoint, _options(), ("default_permissions",))
     try:
         m.attach()
