@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import itertools
 import os
@@ -11,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -286,11 +288,14 @@ def _plain(
         assert isinstance(mount, DaemonMount)
         assert not mount.accelerated
         table = Path(f"/proc/{running.process.pid}/mountinfo")
-        # By fsopen(2), the reason is known before the mount is attached.
+        # By fsopen(2), the reason is known before the mount is made by further calls.
+        attending = threading.Thread(target=collections.deque, args=(running.more(), 0))
+        attending.start()
         eventually(lambda: f" {mountpoint} " in table.read_text(), what="the mount")
         where = ["nsenter", "-t", str(running.process.pid), *inside, "cat", mountpoint / "f"]
         assert subprocess.check_output(where, text=True) == _TEXT
         running.end()
+        attending.join()
         return mount.reason
 
 
