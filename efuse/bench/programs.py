@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from efuse import locations
-from efuse.bench.ring import RING
+from efuse.bench.ring import EFUSE_RING, RING
 from efuse.errors import EfuseError, NotSupportedError, UsageError, reason
 
 __all__ = ["COMPILED", "PROGRAMS", "SID", "built", "command", "compiled", "libfuse"]
@@ -57,7 +57,11 @@ _OPTIONS = {
         "efuse-writethrough": "timeout=0,keep_cache",
     },
     "passthrough_ll": _EXAMPLE,
-    SID: {**_EXAMPLE, RING: f"{_EXAMPLE['fuse']},io_uring"},
+    SID: {
+        **_EXAMPLE,
+        RING: f"{_EXAMPLE['fuse']},io_uring",
+        EFUSE_RING: _EXAMPLE["efuse"],
+    },
     "bindfs": {
         "fuse": "",
         "fuse-tuned": _LONG,

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Plain FUSE whose daemon gets its requests by io_uring, and a proof that it does.
+"""Systems whose daemon gets its requests by io_uring, and a proof that it does.
 
-A parameter of the fuse module enables it. The daemon has a ring for each CPU. Each request that the
-kernel delivers is one more completion, which the ``fdinfo`` of the ring's descriptor counts.
+A parameter of the module, fuse or efuse, enables it. The daemon has a ring for each CPU. Each
+request that the kernel delivers is one more completion, which the ``fdinfo`` of the ring's
+descriptor counts.
 """
 
 from __future__ import annotations
@@ -13,15 +14,21 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from efuse.bench.usage import Usage
+from efuse.control import Connection
 from efuse.control.fusectl import FUSECTL
 from efuse.errors import EfuseError, NotSupportedError, reason
 
-__all__ = ["RING", "delivered", "enabled", "missed", "waiting"]
+__all__ = ["EFUSE_RING", "RING", "RINGS", "delivered", "enabled", "missed", "waiting"]
 
 RING = "fuse-io-uring"
-"""Name of the system."""
+"""Name of the system of plain FUSE."""
 
-_SWITCH = Path("/sys/module/fuse/parameters/enable_uring")
+EFUSE_RING = "efuse-io-uring"
+"""Name of the system of eFuse. `efuse run` itself lets the daemon ask for rings."""
+
+RINGS = (RING, EFUSE_RING)
+
+_MODULES = Path("/sys/module")
 _LINK = "anon_inode:[io_uring]"
 _COUNTED = re.compile(r"^CqTail:\s*(\d+)", re.MULTILINE)
 _WRAPS = 1 << 32
@@ -29,14 +36,16 @@ _TRIES = 1000
 
 
 @contextmanager
-def enabled() -> Iterator[None]:
-    """Enable io_uring for daemons on plain FUSE while the context lasts.
+def enabled(system: str) -> Iterator[None]:
+    """Enable io_uring for the daemons of a system while the context lasts.
 
+    :param system: one of `RINGS`.
     :raises NotSupportedError: this kernel does not support it, or the user may not enable it.
     """
+    switch = _MODULES / system.partition("-")[0] / "parameters/enable_uring"
     try:
-        before = _SWITCH.read_text()
-        _SWITCH.write_text("1")
+        before = switch.read_text()
+        switch.write_text("1")
     except OSError as error:
         raise NotSupportedError(
             f"the FUSE of this kernel has no io_uring: {reason(error)}",
@@ -45,7 +54,7 @@ def enabled() -> Iterator[None]:
     try:
         yield
     finally:
-        _SWITCH.write_text(before)
+        switch.write_text(before)
 
 
 def delivered(pid: int) -> tuple[int, ...]:
@@ -73,9 +82,10 @@ def _completions(information: Path) -> int:
     raise EfuseError(f"{information} does not show what the ring has delivered")
 
 
-def waiting(connection: int) -> int:
-    """Return how many requests of a plain FUSE connection are not yet answered."""
-    return int((FUSECTL / str(connection) / "waiting").read_text())
+def waiting(connection: int, *, on_efuse: bool) -> int:
+    """Return how many requests of a connection are not yet answered."""
+    directory = Connection(connection).path if on_efuse else FUSECTL / str(connection)
+    return int((directory / "waiting").read_text())
 
 
 def missed(before: Usage, after: Usage, requests: int) -> str:

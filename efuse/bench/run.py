@@ -18,7 +18,7 @@ from efuse.bench.programs import SID, libfuse
 from efuse.bench.registry import WORKLOADS
 from efuse.bench.report import COPIED, Report, Result, RoundCounters, Series
 from efuse.bench.requests import expanded
-from efuse.bench.ring import RING
+from efuse.bench.ring import RINGS
 from efuse.bench.rounds import Measured, Round, run_workload
 from efuse.bench.state import keep, resumed
 from efuse.bench.systems import ON_REQUEST, SYSTEMS, System, is_efuse, mounted
@@ -104,9 +104,9 @@ def _check(settings: Settings, workload: Workload) -> None:
                 f"{workload.name} is not measured on {system}",
                 hint=f"use {', '.join(known)}",
             )
-        if system == RING and daemon != SID:
+        if system in RINGS and daemon != SID:
             raise UsageError(
-                f"{RING} is not measured through {daemon}", hint=f"give --daemon {SID}"
+                f"{system} is not measured through {daemon}", hint=f"give --daemon {SID}"
             )
     if workload.transports and daemon not in SERVED_BY:
         raise UsageError(

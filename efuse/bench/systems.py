@@ -15,7 +15,7 @@ from typing import Any
 from efuse.bench import ring
 from efuse.bench.foreground import Program
 from efuse.bench.programs import PROGRAMS, command
-from efuse.bench.ring import RING
+from efuse.bench.ring import RINGS
 from efuse.bench.usage import Usage, kernel_counts, switches
 from efuse.control import Connection
 from efuse.errors import EfuseError
@@ -30,10 +30,10 @@ SYSTEMS = ("ext4", "fuse", "fuse-tuned", "efuse")
 ``fuse-tuned`` plain FUSE with long timeouts and the write-back cache. ``efuse`` has timeouts of 0
 and the exclusive mode."""
 
-ON_REQUEST = ("fuse-writeback", RING, "efuse-writethrough", *FORCED)
+ON_REQUEST = ("fuse-writeback", *RINGS, "efuse-writethrough", *FORCED)
 """Systems that are measured only on request. ``fuse-writeback`` is ``fuse`` with the write-back
-cache that ``efuse`` has, ``fuse-io-uring`` is ``fuse`` over io_uring, and ``efuse-writethrough`` is
-``efuse`` without the write-back cache."""
+cache that ``efuse`` has, ``fuse-io-uring`` and ``efuse-io-uring`` are ``fuse`` and ``efuse`` over
+io_uring, and ``efuse-writethrough`` is ``efuse`` without the write-back cache."""
 
 DAEMONS = ("passthrough", *PROGRAMS)
 """``passthrough`` is ``efuse.fs.Passthrough``, in Python; the others are in C."""
@@ -115,13 +115,13 @@ class _ProgramSystem(System):
 
 
 class _RingSystem(_ProgramSystem):
-    """A system of plain FUSE over io_uring, served by a C daemon."""
+    """A system over io_uring, served by a C daemon."""
 
     def usage(self) -> Usage:
         """Return what the daemon has done so far, including what came over its rings."""
         counted = super().usage()
         # Keep this order: a request that the rings do not count yet is counted as waiting.
-        waiting = ring.waiting(self._program.number)
+        waiting = ring.waiting(self._program.number, on_efuse=is_efuse(self.name))
         return replace(counted, waiting=waiting, rings=ring.delivered(self._program.pid))
 
     def prove(self, before: Usage, after: Usage, requests: int) -> None:
@@ -163,10 +163,10 @@ def _served(name: str, source: Path, mountpoint: Path, daemon: str) -> Iterator[
     if daemon in PROGRAMS:
         words = command(daemon, name, source, mountpoint)
         with ExitStack() as stack:
-            if name == RING:
-                stack.enter_context(ring.enabled())
+            if name in RINGS:
+                stack.enter_context(ring.enabled(name))
             started = Program.started(words, mountpoint, accelerated=is_efuse(name))
-            kind = _RingSystem if name == RING else _ProgramSystem
+            kind = _RingSystem if name in RINGS else _ProgramSystem
             yield kind(name, mountpoint, stack.enter_context(started))
         return
     words = [sys.executable, "-m", "efuse.bench.daemon", name, str(source), str(mountpoint)]

@@ -19,7 +19,7 @@ from efuse.bench import ring
 from efuse.bench.foreground import Program
 from efuse.bench.load import stamp_library
 from efuse.bench.programs import SID, command
-from efuse.bench.ring import RING
+from efuse.bench.ring import EFUSE_RING, RING, RINGS
 from efuse.bench.systems import System, is_efuse
 from efuse.bench.usage import Usage, channel_counts, switches
 from efuse.bpf import attach
@@ -43,9 +43,9 @@ BALANCED = (*TRANSPORTS[:-1], "efuse-own", "efuse-bpf", TRANSPORTS[-1])
 """The transports of ``skew``. ``efuse-own`` is ``efuse`` without balancing: each channel gets what
 its own CPU sends. In ``efuse-bpf`` a BPF program chooses the channel of each request."""
 
-KNOWN = (*BALANCED, RING)
-"""All transports. ``fuse-io-uring`` is plain FUSE over io_uring; it needs a newer libfuse and
-kernel."""
+KNOWN = (*BALANCED, *RINGS)
+"""All transports. ``fuse-io-uring`` is plain FUSE over io_uring, and ``efuse-io-uring`` eFuse over
+io_uring; both need a newer libfuse and kernel."""
 
 _BALANCER = "least_loaded"  # one of bpf_programs/examples
 
@@ -119,7 +119,7 @@ def missed(name: str, before: Usage, after: Usage, requests: int) -> str:
     reached = after.total - before.total
     if reached < requests:
         return f"of {requests} requests only {reached} reached the daemon"
-    if name == RING:
+    if name in RINGS:
         return ring.missed(before, after, requests)
     if not is_efuse(name):
         return ""
@@ -140,8 +140,10 @@ def missed(name: str, before: Usage, after: Usage, requests: int) -> str:
 def misused(name: str, device: _Device) -> str:
     """Return why a daemon with *device* does not use the transport *name*; empty: it does."""
     cpus = len(os.sched_getaffinity(0))
-    if device.rings != (cpus if name == RING else 0):
+    if device.rings != (cpus if name in RINGS else 0):
         return f"the daemon has {device.rings} rings"
+    if name == EFUSE_RING:  # its channels carry only what has no reply
+        return ""
     if not is_efuse(name) or name in _CLONED:
         if device.mappings:
             return f"the daemon has {device.mappings} channels"
@@ -178,8 +180,8 @@ def transported(
     words = _words(name, source, mountpoint, daemon)
     started = Program.started(words, mountpoint, accelerated=is_efuse(name), handlers=False)
     with ExitStack() as stack:
-        if name == RING:
-            stack.enter_context(ring.enabled())
+        if name in RINGS:
+            stack.enter_context(ring.enabled(name))
         system = _TransportSystem(name, mountpoint, stack.enter_context(started))
         if system.connection is not None:
             _balance(name, system.connection, stack)

@@ -238,7 +238,9 @@ def _summary(sample: stats.Sample) -> tuple[str, ...]:
 
 
 def _transport(sample: stats.Sample) -> str:
-    """Return how requests reach the daemon; if not by channels, why."""
+    """Return how requests reach the daemon; if by the device itself, why."""
+    if sample.io_uring:
+        return "io_uring"
     if sample.has_channels:
         return "channels"
     return f"/dev/efuse: {why_no_channels(sample.connection)}"

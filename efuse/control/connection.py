@@ -113,6 +113,7 @@ class Connection:
     _invalidate = trigger("void all values that were learned or published so far")
     _abort = trigger("abort the connection: every request fails from now on")
     waiting = number("requests in flight at the daemon", unit="requests")
+    io_uring = switch("the daemon receives its requests by io_uring (Linux 6.14)", mode=0o444)
     learned = number("values handed to the maps since the mount", unit="values")
     map_full = number("values that the maps did not accept", unit="values")
     forced_path = choice(

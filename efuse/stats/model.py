@@ -155,6 +155,7 @@ class Sample:
     :ivar consistency: consistency mode.
     :ivar exit_info: why a program set was last detached.
     :ivar waiting: requests in flight at the daemon; None if the kernel does not show it.
+    :ivar io_uring: whether the daemon receives its requests by io_uring.
     :ivar learned: values handed to the maps.
     :ivar map_full: values that the maps did not take.
     :ivar invalid_verdicts: invalid verdicts of handlers.
@@ -179,6 +180,7 @@ class Sample:
     consistency: str = "ttl"
     exit_info: str = "none"
     waiting: int | None = 0
+    io_uring: bool = False
     learned: int = 0
     map_full: int = 0
     invalid_verdicts: int = 0

@@ -60,6 +60,7 @@ def read(
         consistency=connection.consistency,
         exit_info=str(connection.exit_info),
         waiting=connection.waiting,
+        io_uring=connection.io_uring,
         learned=connection.learned,
         map_full=connection.map_full,
         invalid_verdicts=connection.invalid_verdicts,

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Which processes descend from one that has confined itself by Landlock.
 
-Nothing in /proc tells whether a process is confined. Those below a confined process are, too, and
-the kernel forgets whose child a process was when its parent ends. So a process is known not to be
-confined only while its ancestors, up to the first process of the daemon, are all there.
+Nothing in /proc tells whether a process is confined. The children of a confined process are, too,
+and the kernel forgets whose child a process was when its parent ends. So a process is known not to
+be confined only while its ancestors, up to the first process of the daemon, are all there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Confined:
 
     :ivar has_any: whether there ever was one.
     :ivar has_too_many: whether there are so many that every process counts as confined.
-    :ivar processes: those that are still there.
+    :ivar processes: the confined processes that are still there.
     """
 
     def __init__(self) -> None:

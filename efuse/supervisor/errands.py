@@ -63,7 +63,7 @@ _END_S = 5.0
 class _Errand:
     """A call whose answer a process is finding.
 
-    :ivar owner: whose call it is.
+    :ivar owner: the user or process that makes the call.
     :ivar worker: the process.
     :ivar report: the last thing that the process has reported.
     :ivar mount: the mount that the call asks for, once it has been made.

@@ -26,7 +26,7 @@ from efuse.supervisor.worker import Worker
 __all__ = ["Unmounting"]
 
 _log = logging.getLogger("efuse.fs")
-# After such a time it is said that an unmount hangs; and one that failed is tried again.
+# After such a time an unmount is reported to hang, and one that failed is tried again.
 _PATIENCE_S = 5.0
 # Mounts of users have a share of their own, so that they do not use up the other.
 _MOST = 16

@@ -200,6 +200,11 @@ static ssize_t waiting_show(struct kobject *kobj, struct kobj_attribute *attr, c
 	return sysfs_emit(buf, "%d\n", atomic_read(&efuse_chan(fc)->num_waiting));
 }
 
+static ssize_t io_uring_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%d\n", efuse_by_ring(efuse_conn_of(kobj)->fc));
+}
+
 /* A counter of the whole connection: a u64 member of struct efuse_stats. */
 struct efuse_total {
 	struct kobj_attribute attr;
@@ -234,6 +239,7 @@ static struct kobj_attribute epoch_attr = __ATTR_RO_MODE(epoch, 0400);
 static struct kobj_attribute invalidate_attr = __ATTR_WO(invalidate);
 static struct kobj_attribute abort_attr = __ATTR_WO(abort);
 static struct kobj_attribute waiting_attr = __ATTR_RO(waiting);
+static struct kobj_attribute io_uring_attr = __ATTR_RO(io_uring);
 
 static struct attribute *efuse_conn_attrs[] = {
 	&state_attr.attr,
@@ -253,6 +259,7 @@ static struct attribute *efuse_conn_attrs[] = {
 	&invalidate_attr.attr,
 	&abort_attr.attr,
 	&waiting_attr.attr,
+	&io_uring_attr.attr,
 	&efuse_totals[0].attr.attr,
 	&efuse_totals[1].attr.attr,
 	&efuse_totals[2].attr.attr,

@@ -79,7 +79,7 @@ def test_append_goes_to_an_announced_end_although_fuse_drops_each_reply_with_the
 
     No size is known for longer than a moment, because of a WRITE or of another name of the file.
     """
-    rounds = 9
+    rounds = 17  # an append asks at most 8 times, and once more at most 8 times
     data = fill("b", rounds * BLOCK)
     block = Block(data[:BLOCK])
     with (

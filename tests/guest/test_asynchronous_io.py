@@ -123,7 +123,10 @@ def _leave(point: Path, room: int) -> None:
 def test_loop_device_reports_a_write_that_a_path_carries_out_in_part(
     mountpoint: Path, lower: Path, direct: str
 ) -> None:
-    """Without --direct-io the loop device of 6.12.117 writes synchronously: ki_complete is NULL."""
+    """Without --direct-io the loop device of 6.12.117 writes synchronously: ki_complete is NULL.
+
+    The device gets one request: of two, the second one would fail as a whole.
+    """
     size = 2 << 20
     with (
         small(lower) as point,
@@ -132,13 +135,13 @@ def test_loop_device_reports_a_write_that_a_path_carries_out_in_part(
     ):
         path = backing(point, b"")
         os.truncate(path, size)
-        _leave(point, 512 << 10)
+        _leave(point, 8 * BLOCK)
         make(m, "f", bytes(size))
         whole(m, path, write=True)
         loop = run("losetup", "-f", "--show", f"--direct-io={direct}", m / "f").stdout.strip()
         stack.callback(run, "losetup", "-d", loop)
         m.call("deny", "write", 0, errno.ENOSPC)
-        written = fill("w", 1 << 20)
+        written = fill("w", 16 * BLOCK)
         fd = os.open(loop, os.O_RDWR | os.O_DIRECT)
         try:
             with mmap.mmap(-1, len(written)) as buffer:

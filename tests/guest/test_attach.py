@@ -14,8 +14,10 @@ import pytest
 from efuse import bpf
 from efuse.bpf.attach import unpin
 from efuse.bpf.members import MEMBERS, REQUEST_MEMBERS
-from efuse.errors import AttachError, UsageError
-from efuse.fs.options import CAPACITY_MAPS
+from efuse.errors import AttachError, MountError, UsageError
+from efuse.fs.acceleration import accelerate, compile_set
+from efuse.fs.options import CAPACITY_MAPS, Options
+from efuse.fs.overriding import Shortcuts
 from tests.guest.support.set_names import Latin1, do_not_check
 from tests.guest.support.tiny_fs import FIRST, Tiny, content, getattr_from_daemon, serve, xattr
 
@@ -63,6 +65,23 @@ def test_attach_answers_in_the_kernel(tiny: Tiny) -> None:
         assert tiny.count("getxattr", "hits") == hits + 10
     assert tiny.read("state") == "plain"
     assert tiny.read("ops") == "none"
+
+
+def test_promises_go_to_no_connection_but_that_of_the_intended_mount(tiny: Tiny) -> None:
+    """A connection that ends leaves its number to the next one."""
+
+    def is_another() -> None:
+        raise MountError("the mount is gone")
+
+    used = Shortcuts(Options(consistency="exclusive", caller_independent=True))
+    programs = compile_set(used, {})
+    names = ("consistency", "caller_independent", "epoch")
+    before = [tiny.read(name) for name in names]
+    with pytest.raises(MountError, match="the mount is gone"):
+        accelerate(tiny.connection, used, programs, check=is_another)
+    assert [tiny.read(name) for name in names] == before
+    assert tiny.read("state") == "plain"
+    assert "exclusive" not in before
 
 
 def test_absent_xattr_is_answered_in_the_kernel(tiny: Tiny) -> None:

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Test daemons that fetch requests by io_uring, which Linux 7.x has.
-
-Some tests run on plain FUSE, where ``efuse bench`` verifies the transport, and some on eFuse.
-"""
+"""Test daemons that fetch requests by io_uring, which Linux 7.x has, on plain FUSE and eFuse."""
 
 from __future__ import annotations
 
@@ -20,9 +17,10 @@ from efuse.bench import ring, transport
 from efuse.bench.foreground import Program
 from efuse.bench.load import load, prepare
 from efuse.bench.programs import SID, command
-from efuse.bench.ring import RING
+from efuse.bench.ring import RING, RINGS
 from efuse.bench.systems import mounted
 from efuse.bench.transport import transported
+from efuse.control import Connection
 from efuse.errors import EfuseError
 from tests.guest.support.daemons import eventually
 
@@ -63,13 +61,14 @@ def _read_and_written(mount: Path, lower: Path) -> int:
     return len(os.listdir(lower))
 
 
-# On plain FUSE: the system of the benchmark
+# The systems and transports of the benchmark
 
 
+@pytest.mark.parametrize("name", RINGS)
 def test_files_read_and_written_over_io_uring_equal_the_lower_ones(
-    source: Path, mountpoint: Path
+    name: str, source: Path, mountpoint: Path
 ) -> None:
-    with mounted(RING, source, mountpoint, SID) as system:
+    with mounted(name, source, mountpoint, SID) as system:
         os.stat(mountpoint / "file")  # After this the daemon has its rings.
         before = system.usage()
         _read_and_written(mountpoint, source)
@@ -87,7 +86,7 @@ def _proven(name: str, source: Path, mountpoint: Path) -> None:
         system.prove(before, system.usage(), found.requests)
 
 
-@pytest.mark.parametrize("name", ["fuse", "fuse-clone-fd", RING, "efuse"])
+@pytest.mark.parametrize("name", ["fuse", "fuse-clone-fd", "efuse", *RINGS])
 def test_transport_of_the_new_libfuse_is_proven_by_its_counters(
     name: str, source: Path, mountpoint: Path
 ) -> None:
@@ -100,17 +99,18 @@ def test_proof_of_another_transport_than_used_fails(
 ) -> None:
     words = transport._words
     monkeypatch.setattr(transport, "_words", lambda _name, *rest: words(used, *rest))
-    with ring.enabled(), pytest.raises(EfuseError, match=f"{claimed} was not measured"):
+    with ring.enabled(RING), pytest.raises(EfuseError, match=f"{claimed} was not measured"):
         _proven(claimed, source, mountpoint)
 
 
+@pytest.mark.parametrize("name", RINGS)
 def test_proof_with_io_uring_disabled_in_the_kernel_fails(
-    source: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, source: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """libfuse then goes on silently without io_uring."""
     monkeypatch.setattr(ring, "enabled", contextlib.nullcontext)
     with pytest.raises(EfuseError, match="only 0 came over io_uring"):
-        _proven(RING, source, mountpoint)
+        _proven(name, source, mountpoint)
 
 
 # On eFuse
@@ -118,11 +118,22 @@ def test_proof_with_io_uring_disabled_in_the_kernel_fails(
 
 @contextlib.contextmanager
 def _efuse(
-    source: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch, *, on: bool, channels: bool
+    source: Path,
+    mountpoint: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    on: bool,
+    channels: bool,
+    asks: bool = False,
 ) -> Iterator[Program]:
-    """Run a daemon on eFuse that asks for io_uring, with handlers attached."""
+    """Run a daemon on eFuse with handlers.
+
+    :param on: whether the module lets daemons use io_uring.
+    :param asks: whether the daemon itself asks for io_uring.
+    """
     monkeypatch.setenv("EFUSE_CHANNELS", f"{channels:d}")
-    words = command(SID, "efuse", source, mountpoint, options="timeout=0,io_uring")
+    options = "timeout=0,io_uring" if asks else "timeout=0"
+    words = command(SID, "efuse", source, mountpoint, options=options)
     SWITCH.write_text(f"{on:d}")
     try:
         with Program.started(words, mountpoint, accelerated=True) as program:
@@ -137,15 +148,22 @@ def _nodes(program: Program) -> int:
 
 
 @pytest.mark.parametrize("channels", [False, True], ids=["without channels", "with channels"])
+@pytest.mark.parametrize("asks", [False, True], ids=["by efuse run", "by the daemon"])
 @pytest.mark.parametrize("on", [False, True], ids=["without rings", "with rings"])
-def test_handlers_answer_for_a_daemon_that_requests_io_uring(
-    on: bool, channels: bool, source: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
+def test_handlers_answer_for_a_daemon_that_takes_io_uring_where_the_module_has_it(
+    on: bool,
+    asks: bool,
+    channels: bool,
+    source: Path,
+    mountpoint: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with _efuse(source, mountpoint, monkeypatch, on=on, channels=channels) as program:
+    with _efuse(source, mountpoint, monkeypatch, on=on, channels=channels, asks=asks) as program:
         os.stat(mountpoint / "file")
         before = program.usage()
         rings = ring.delivered(program.pid)
         assert len(rings) == 2 * on
+        assert Connection(program.number).io_uring is on
         files = _read_and_written(mountpoint, source)
         for _ in range(2):
             assert all(os.stat(mountpoint / name) for name in os.listdir(mountpoint))
@@ -158,6 +176,16 @@ def test_handlers_answer_for_a_daemon_that_requests_io_uring(
         assert known > files
         Path("/proc/sys/vm/drop_caches").write_text("2")
         eventually(lambda: _nodes(program) <= known - files, "the daemon was told to forget")
+
+
+def test_user_may_turn_io_uring_off(
+    source: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FUSE_URING_ENABLE", "0")
+    with _efuse(source, mountpoint, monkeypatch, on=True, channels=True) as program:
+        os.stat(mountpoint / "file")
+        assert not ring.delivered(program.pid)
+        assert not Connection(program.number).io_uring
 
 
 @pytest.mark.parametrize("channels", [False, True], ids=["without channels", "with channels"])

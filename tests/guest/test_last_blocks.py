@@ -12,6 +12,7 @@ import pytest
 from tests.guest.support.asynchronous import (
     ASYNC_DIO,
     PWRITE,
+    Asynchronous,
     Block,
     Queue,
     create_with_held_reply,
@@ -79,6 +80,46 @@ def test_last_block_of_a_truncated_file_is_void_after_a_write_behind_it(
         os.close(fd)
         assert (len(seen), len(pages), end) == (BLOCK, len(data), len(data))
         assert pages == data
+
+
+def test_last_block_of_a_file_that_fuse_takes_for_longer_is_void_after_a_write_behind_it(
+    mountpoint: Path,
+) -> None:
+    """The kernel knows the right size, but FUSE drops the reply: a direct read has completed.
+
+    The WRITE begins behind the end of the file, and ends before the end that FUSE knows.
+    """
+    with mounted(
+        mountpoint,
+        consistency="exclusive",
+        generic_flags=ASYNC_DIO,
+        open_flags=FOPEN_NOFLUSH,
+        **LONG,
+    ) as m:
+        make(m, "f", fill("d"))
+        fd = os.open(m / "f", os.O_WRONLY)
+        direct = os.open(m / "f", os.O_RDONLY | os.O_DIRECT)
+        os.fstat(fd)  # the read below asks for nothing
+        m.hold("read", "after")
+        reads = Asynchronous(direct, 1)
+        m.wait_held()
+        m.model.put("f", fill("d")[:5000])
+        m.call("inval_attributes", "f")
+        m.hold("getattr", "after")
+        with running(pread_direct, direct, BLOCK, BLOCK) as reading:
+            m.wait_held(2)
+            m.release("read")
+            assert reads.wait() == BLOCK
+            m.release()
+            assert reading.result() == fill("d")[BLOCK:5000]
+        assert os.pwrite(fd, b"w" * 100, 3 * BLOCK) == 100
+        data = bytes(m.call("inode", "f").data)
+        assert data == fill("d")[:5000] + bytes(3 * BLOCK - 5000) + b"w" * 100
+        assert pread_direct(direct, BLOCK, BLOCK) == data[BLOCK : 2 * BLOCK]
+        assert read(m / "f") == data
+        reads.close()
+        os.close(direct)
+        os.close(fd)
 
 
 def _cut_by_another(m: Mount) -> None:

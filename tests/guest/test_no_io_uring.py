@@ -9,10 +9,11 @@ from efuse.bench import ring
 from efuse.errors import NotSupportedError
 
 
-def test_io_uring_on_a_kernel_without_it_fails() -> None:
+@pytest.mark.parametrize("system", ring.RINGS)
+def test_io_uring_on_a_kernel_without_it_fails(system: str) -> None:
     with (
         pytest.raises(NotSupportedError, match="FUSE of this kernel has no io_uring") as error,
-        ring.enabled(),
+        ring.enabled(system),
     ):
         pytest.fail("it was switched on")
     assert error.value.hint == "efuse bench --kernel 7"

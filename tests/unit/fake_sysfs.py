@@ -39,6 +39,7 @@ VALUES = {
     "revalidate": "1",
     "epoch": "7",
     "waiting": "0",
+    "io_uring": "0",
     "learned": "12",
     "map_full": "0",
     "invalid_verdicts": "0",

@@ -19,7 +19,7 @@ from efuse.bench.load import FILE_BYTES, load, prepare
 from efuse.bench.programs import SID
 from efuse.bench.registry import METADATA
 from efuse.bench.requests import expanded
-from efuse.bench.ring import RING
+from efuse.bench.ring import EFUSE_RING, RING, RINGS
 from efuse.bench.rounds import _switches
 from efuse.bench.run import _daemon, _systems, check
 from efuse.bench.systems import _RingSystem
@@ -203,6 +203,7 @@ NEW = {"sent": 0, "brought": 0}
         (RING, over_rings(3, 1, 2), over_rings(103, 61, 42)),
         (RING, over_rings(3, 2**32 - 1, 2), over_rings(104, 59, 43)),
         (RING, over_rings(0), over_rings(100, 50, 50)),
+        (EFUSE_RING, over_rings(3, 1, 2), over_rings(103, 61, 42)),
         ("efuse", usage(3, sent=7, brought=7), usage(103, sent=107, brought=107)),
         (
             "efuse",
@@ -230,6 +231,7 @@ def test_requests_over_the_expected_transport_are_accepted(
         (RING, over_rings(3, 1, 2), over_rings(102, 61, 42), "only 99 reached the daemon"),
         (RING, over_rings(3, 1, 2), over_rings(103, 60, 42), "only 99 came over io_uring"),
         (RING, over_rings(3), over_rings(103), "only 0 came over io_uring"),
+        (EFUSE_RING, over_rings(3), over_rings(103), "only 0 came over io_uring"),
         ("efuse-queues", usage(0, **NEW), usage(100, sent=99, brought=0), "only 99 were sent"),
         ("efuse-queues", usage(0, **NEW), usage(100, sent=100, brought=1), "1 requests came"),
         ("efuse-own", usage(0, sent=0), usage(100, sent=100, stolen=2), "2 requests were moved"),
@@ -260,7 +262,9 @@ def test_transport_of_a_daemon_is_told_by_its_descriptors(monkeypatch: pytest.Mo
         for device in (one, cloned, channels, rings):
             assert (misused(name, device) == "") == (device == its), (name, device)
     assert "1 channels for 2 CPUs" in misused("efuse", _Device(2, 1))
-    assert misused(RING, _Device(1, 0, 1)) == "the daemon has 1 rings"
+    for name in RINGS:
+        assert misused(name, _Device(1, 0, 1)) == "the daemon has 1 rings"
+    assert misused(EFUSE_RING, _Device(3, 2, 2)) == ""
 
 
 def test_program_set_other_than_that_of_the_transport_is_noticed() -> None:
@@ -300,22 +304,24 @@ def test_plain_fuse_has_no_channels() -> None:
 # FUSE over io_uring
 
 
+@pytest.mark.parametrize(("name", "module"), [(RING, "fuse"), (EFUSE_RING, "efuse")])
 def test_io_uring_switch_is_restored_after_the_measurement(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    switch = tmp_path / "enable_uring"
+    switch = tmp_path / module / "parameters/enable_uring"
+    switch.parent.mkdir(parents=True)
     switch.write_text("N\n")
-    monkeypatch.setattr(ring, "_SWITCH", switch)
-    with ring.enabled():
+    monkeypatch.setattr(ring, "_MODULES", tmp_path)
+    with ring.enabled(name):
         assert switch.read_text() == "1"
     assert switch.read_text() == "N\n"
 
 
 def test_a_kernel_without_the_switch_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ring, "_SWITCH", tmp_path / "enable_uring")
+    monkeypatch.setattr(ring, "_MODULES", tmp_path)
     with (
         pytest.raises(NotSupportedError, match=r"has no io_uring: .*ENOENT") as caught,
-        ring.enabled(),
+        ring.enabled(RING),
     ):
         pytest.fail("it was switched on")
     assert caught.value.hint == "efuse bench --kernel 7"

@@ -136,7 +136,7 @@ def test_killed_writer_leaves_what_it_acknowledged(tmp_path: Path, journal: str)
 @pytest.mark.parametrize(
     ("kills", "undone", "status"), [(15, 1, PASSED), (15, 0, FAILED), (3, 0, PASSED)]
 )
-def test_many_kills_of_which_none_was_within_a_transaction_fail(
+def test_many_kills_without_one_within_a_transaction_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int, undone: int, status: str
 ) -> None:
     monkeypatch.setattr(sqlite, "crashes", lambda *_: (40, undone))

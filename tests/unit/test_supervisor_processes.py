@@ -112,7 +112,7 @@ def test_unmount_that_hangs_holds_up_no_call(
     assert not unmounts.fds
 
 
-def test_unmount_that_has_ended_is_not_repeated_at_once(spawner: Spawner) -> None:
+def test_unmount_that_has_ended_is_not_repeated_immediately(spawner: Spawner) -> None:
     unmounts, mount = Unmounting(spawner), DaemonMount("/a", number=1)
     unmounts.begin(mount)  # there is no such mount
     while unmounts.fds:

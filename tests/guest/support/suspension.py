@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Keep a task at the start of a function of the module while another task makes a change.
+
+A BPF program runs there. It looks again and again whether the change has been made, but not for
+ever, because no program may run for long: `Suspension.cross` tells whether it has given up.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from efuse.bpf.compile import compile_text
+from efuse.bpf.members import TRACING
+from efuse.bpf.tracing import Hook, Tracer
+from efuse.closing import Closing
+
+_TEXT = """
+#include "tracing.bpf.h"
+
+/* One takes from 0.1 ms, because it copies, to some ms. */
+#define MOST_TURNS	20000
+
+struct large {
+	u8 bytes[1 << 20];
+};
+
+BPF_TABLE("array", int, u64, task, 1);
+BPF_TABLE("array", int, u64, state, 1);
+BPF_TABLE("array", int, struct large, copied, 1);
+
+static int turn(u32 number, void *context)
+{
+	int zero = 0;
+	u64 *now = state.lookup(&zero);
+	struct large *large = copied.lookup(&zero);
+
+	if (!now || !large || *(volatile u64 *)now == 3)
+		return 1;
+	bpf_probe_read_kernel(large, sizeof(*large), large);
+	return 0;
+}
+
+int at(u64 *ctx)
+{
+	int zero = 0;
+	u64 *wanted = task.lookup(&zero), *now = state.lookup(&zero);
+
+	if (!wanted || !now || *wanted != (u32)bpf_get_current_pid_tgid() || *now != 1)
+		return 0;
+	*now = 2;
+	bpf_loop(MOST_TURNS, turn, NULL, 0);
+	*now = *(volatile u64 *)now == 3 ? 4 : 5;
+	return 0;
+}
+"""
+_ARMED, _REACHED, _CHANGED, _CROSSED = range(1, 5)
+
+
+class Suspension(Closing):
+    """The program at a function, until it is closed. A context manager.
+
+    :param function: a function of the module that has BTF, so not an inlined one.
+    """
+
+    def __init__(self, function: str) -> None:
+        spec = compile_text(_TEXT, "suspension.c", interface=TRACING)
+        self._tracer = Tracer(spec, {"at": Hook("fentry", function)}, module="efuse")
+
+    def _state(self) -> int:
+        return int(self._tracer.maps["state"][0])
+
+    def cross(self, call: Callable[[], object], change: Callable[[], object]) -> bool:
+        """Make *call* in another task, and *change* while that task is at the function.
+
+        :returns: whether the task stayed there until the change had been made.
+        :raises AssertionError: the call does not come to the function.
+        """
+        self._tracer.maps["state"][0] = 0
+        ready, go = os.pipe()
+        child = os.fork()
+        if not child:
+            os.read(ready, 1)
+            try:
+                call()
+            finally:
+                os._exit(0)
+        self._tracer.maps["task"][0] = child
+        self._tracer.maps["state"][0] = _ARMED
+        os.write(go, b"g")
+        while self._state() == _ARMED and not os.waitid(
+            os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT
+        ):
+            pass
+        reached = self._state() != _ARMED
+        if reached:
+            change()
+            if self._state() == _REACHED:
+                self._tracer.maps["state"][0] = _CHANGED
+        os.waitpid(child, 0)
+        os.close(ready)
+        os.close(go)
+        assert reached, "the call does not come to the function"
+        return self._state() == _CROSSED
+
+    def close(self) -> None:
+        self._tracer.close()
