@@ -22,8 +22,9 @@ def _row(daemon: Daemon, plain: Outcome, ours: Outcome) -> str:
     """Return a line of the table: requests at the daemon on plain FUSE / on eFuse."""
     known = matching(daemon.command(Path("/"), Path("/")))
     counts = {step: f"{plain.requests[step]} / {ours.requests[step]}" for step in _STEPS}
+    name = (f"`{daemon.program}`", daemon.through, "read-only" * daemon.read_only)
     cells = [
-        f"`{daemon.program}`{', read-only' if daemon.read_only else ''}",
+        ", ".join(filter(None, name)),
         known.consistency if known else "none",
         "same" if plain.seen == ours.seen else "DIFFERENT",
         counts["first"],

@@ -28,6 +28,7 @@ class Daemon:
     :ivar prepare: makes what it shows, from a tree of files, in an empty directory.
     :ivar command: its command line in the foreground, from that directory and the mount point.
     :ivar package: the package, if its name is another one than the program's.
+    :ivar through: what else the table tells of it: the server from which it gets its files.
     :ivar read_only: whether the file system cannot be written to.
     :ivar back_door: a directory of that place whose changes the file system shows.
     :ivar top: the directory of the file system that is looked at, without names that differ each
@@ -43,6 +44,7 @@ class Daemon:
     prepare: Callable[[Path, Path], None]
     command: Callable[[Path, Path], list[str]]
     package: str = ""
+    through: str = ""
     read_only: bool = False
     back_door: str = ""
     top: str = ""
@@ -139,6 +141,16 @@ def _bucket(tree: Path, place: Path) -> None:
     (place / "keys").chmod(0o600)
 
 
+def _rclone(place: Path, point: Path, *source: str) -> list[str]:
+    words = ["rclone", "mount", "--cache-dir", f"{place}/cache", "--vfs-cache-mode", "writes"]
+    return [*words, *source, str(point)]
+
+
+def _server(name: str) -> Callable[..., list[str]]:
+    """Return the command line of a server of this package, which runs with the Python of PyPI."""
+    return lambda *words: [f"{_PYPI}/python", "-m", f"tests.zoo.{name}", str(_PORT), *words]
+
+
 def _empty(tree: Path, place: Path) -> None:
     (place / "raw").mkdir()
 
@@ -158,6 +170,17 @@ DAEMONS: tuple[Daemon, ...] = (
         lambda at, on: [
             *("sshfs", "-f", "-o", f"ssh_command={at}/ssh", f"here:{at}/source", f"{on}")
         ],
+    ),
+    Daemon(
+        "sshfs",
+        _copied,
+        lambda at, on: [
+            *("sshfs", "-f", "-p", str(_PORT), "-o", f"IdentityFile={at}/key"),
+            *("-o", "StrictHostKeyChecking=no,UserKnownHostsFile=/dev/null"),
+            *(f"user@127.0.0.1:{at}/source", f"{on}"),
+        ],
+        server=lambda at: _server("ssh")(f"{at}/key"),
+        through="an SSH server",
     ),
     Daemon(
         "squashfuse",
@@ -227,14 +250,26 @@ DAEMONS: tuple[Daemon, ...] = (
         _gocryptfs,
         lambda at, on: ["gocryptfs", "-fg", "-q", "-extpass", _SAY, f"{at}/raw", f"{on}"],
     ),
+    Daemon("rclone", _copied, lambda at, on: _rclone(at, on, f"{at}/source")),
     Daemon(
         "rclone",
         _copied,
-        lambda at, on: [
-            *("rclone", "mount", "--vfs-cache-mode", "writes"),
-            f"{at}/source",
-            f"{on}",
-        ],
+        lambda at, on: _rclone(at, on, "--webdav-url", f"http://127.0.0.1:{_PORT}", ":webdav:"),
+        server=lambda at: _server("webdav")(f"{at}/source"),
+        through="WebDAV",
+    ),
+    Daemon(
+        "rclone",
+        _empty,
+        lambda at, on: _rclone(
+            at,
+            on,
+            *("--s3-provider", "Other", "--s3-endpoint", f"http://127.0.0.1:{_PORT}"),
+            *("--s3-access-key-id", "access", "--s3-secret-access-key", "secret", ":s3:bucket"),
+        ),
+        server=lambda at: _server("bucket")(),
+        through="moto",
+        environment={"AWS_CA_BUNDLE": ""},  # its S3 takes none together with its own transport
     ),
     Daemon(
         "restic",
@@ -282,7 +317,8 @@ DAEMONS: tuple[Daemon, ...] = (
             *("s3fs", "bucket", f"{on}", "-f", "-o", f"passwd_file={at}/keys"),
             *("-o", f"url=http://127.0.0.1:{_PORT},use_path_request_style"),
         ],
-        server=lambda at: [f"{_PYPI}/python", "-m", "tests.zoo.bucket", str(_PORT)],
+        server=lambda at: _server("bucket")(),
+        through="moto",
     ),
     Daemon(
         "lxcfs",

@@ -81,15 +81,19 @@ def _fill(root: Path, tree: Path) -> None:
             shutil.copyfile(path, target)
 
 
-def _change(root: Path, tree: Path) -> None:
-    """Write, append, cut, rename, replace and remove files."""
+def _change(root: Path, tree: Path) -> Seen:
+    """Write, append, cut, rename, replace and remove files.
+
+    rclone cannot cut off a file of a remote store that is not open.
+    """
+    seen: Seen = {}
     top = root / "copied"
     with (top / "d0/e0/f5000").open("r+b") as file:
         file.seek(1000)
         file.write(b"changed")
     with (top / "d1/e1/f4096").open("ab") as file:
         file.write(b"appended" * 1000)
-    os.truncate(top / "d2/e2/f70000", 12_345)
+    _note(seen, "cut", lambda: os.truncate(top / "d2/e2/f70000", 12_345))
     (top / "d0/e3/f100").rename(top / "d0/e3/renamed")
     (top / "d1/e4/new").write_bytes(b"replaced" * 10_000)
     (top / "d1/e4/new").replace(top / "d1/e4/f300000")
@@ -97,6 +101,7 @@ def _change(root: Path, tree: Path) -> None:
     shutil.rmtree(top / "d2/e2")
     (top / "d2/another").mkdir()
     (top / "d2/another/file").write_bytes(b"file")
+    return seen
 
 
 def _expire(root: Path, tree: Path) -> None:
