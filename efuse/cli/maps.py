@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 from efuse import bpf, opcodes
 from efuse.cli._output import MOUNT, connection, echo, json_option, pause, print_json, print_table
 from efuse.errors import UsageError
-from efuse.stats.files import WATCHED_S, DataCache, since, watch
+from efuse.stats.files import WATCHED_S, DataCacheUsage, since, watch
 from efuse.stats.maps import usage
 from efuse.units import share
 
@@ -114,7 +114,7 @@ def files(mount: str, seconds: float | None, most: int, as_json: bool) -> None:
         echo(f"and {len(found.files) - most} more: --most {len(found.files)}")
 
 
-def _watched(number: int, seconds: float) -> DataCache:
+def _watched(number: int, seconds: float) -> DataCacheUsage:
     """Return what is counted during the next *seconds*."""
     before = now = watch(number)
     left = seconds

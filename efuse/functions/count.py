@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from efuse.functions.patterns import check_pattern, encode_pattern
-from efuse.functions.reference import Reference, whole
+from efuse.functions.reference import ReferenceImplementation, whole
 
 __all__ = ["Count", "Counted"]
 
@@ -52,16 +52,16 @@ class Count:
         """Return the function's output over *data*, the contents of the file."""
         return whole(self.stream(), data)
 
-    def stream(self) -> Reference:
+    def stream(self) -> ReferenceImplementation:
         """Return the function's reference implementation, at the beginning of a file."""
-        return _Reference(self.pattern)
+        return _CountReference(self.pattern)
 
     def decode(self, raw: bytes) -> Counted:
         """Return the result that the function emitted."""
         return Counted(*_RESULT.unpack(raw))
 
 
-class _Reference:
+class _CountReference:
     def __init__(self, pattern: bytes) -> None:
         self._pattern = pattern
         self._lines = 0

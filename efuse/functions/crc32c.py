@@ -7,7 +7,7 @@ import struct
 from dataclasses import dataclass
 from typing import ClassVar
 
-from efuse.functions.reference import Reference, whole
+from efuse.functions.reference import ReferenceImplementation, whole
 
 __all__ = ["Crc32c"]
 
@@ -38,9 +38,9 @@ class Crc32c:
         """Return the function's output over *data*, the contents of the file."""
         return whole(self.stream(), data)
 
-    def stream(self) -> Reference:
+    def stream(self) -> ReferenceImplementation:
         """Return the function's reference implementation, at the beginning of a file."""
-        return _Reference()
+        return _Crc32cReference()
 
     def decode(self, raw: bytes) -> int:
         """Return the checksum that the function emitted."""
@@ -48,7 +48,7 @@ class Crc32c:
         return int(crc)
 
 
-class _Reference:
+class _Crc32cReference:
     def __init__(self) -> None:
         self._table = _table()
         self._crc = 0xFFFFFFFF

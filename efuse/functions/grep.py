@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from efuse.errors import UsageError
 from efuse.functions.patterns import check_pattern, encode_pattern
-from efuse.functions.reference import Reference, whole
+from efuse.functions.reference import ReferenceImplementation, whole
 from efuse.functions.running import failure
 
 __all__ = ["Grep"]
@@ -53,16 +53,16 @@ class Grep:
         """
         return whole(self.stream(), data)
 
-    def stream(self) -> Reference:
+    def stream(self) -> ReferenceImplementation:
         """Return the function's reference implementation, at the beginning of a file."""
-        return _Reference(self)
+        return _GrepReference(self)
 
     def decode(self, raw: bytes) -> list[bytes]:
         """Return the lines that the function emitted, without their newlines."""
         return raw.removesuffix(b"\n").split(b"\n") if raw else []
 
 
-class _Reference:
+class _GrepReference:
     def __init__(self, call: Grep) -> None:
         self._call = call
         self._position = 0

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from efuse.errors import UsageError
-from efuse.functions.reference import Reference, whole
+from efuse.functions.reference import ReferenceImplementation, whole
 
 __all__ = [
     "Aggregate",
@@ -225,7 +225,7 @@ class Aggregate:
         """Return the function's output over *data*, the contents of the file."""
         return whole(self.stream(), data)
 
-    def stream(self) -> Reference:
+    def stream(self) -> ReferenceImplementation:
         """Return the function's reference implementation, at the beginning of a file."""
         return _AggregateReference(self)
 
@@ -287,7 +287,7 @@ class Histogram:
         """Return the function's output over *data*, the contents of the file."""
         return whole(self.stream(), data)
 
-    def stream(self) -> Reference:
+    def stream(self) -> ReferenceImplementation:
         """Return the function's reference implementation, at the beginning of a file."""
         return _HistogramReference(self)
 

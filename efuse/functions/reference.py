@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
-__all__ = ["RandomAccess", "Reference", "Streaming", "whole"]
+__all__ = ["RandomAccess", "ReferenceImplementation", "Streaming", "whole"]
 
 
-class Reference(Protocol):
+class ReferenceImplementation(Protocol):
     """A reference implementation in the course of a file."""
 
     def step(self, data: bytes) -> bytes:
@@ -29,7 +29,7 @@ class Reference(Protocol):
 class Streaming(Protocol):
     """A call whose reference implementation takes the file piece by piece, in order."""
 
-    def stream(self) -> Reference:
+    def stream(self) -> ReferenceImplementation:
         """Return a new reference implementation, at the beginning of a file."""
 
 
@@ -41,6 +41,6 @@ class RandomAccess(Protocol):
         """Return the output over the blocks that *read* returns, by number, as they are needed."""
 
 
-def whole(reference: Reference, data: bytes) -> bytes:
+def whole(reference: ReferenceImplementation, data: bytes) -> bytes:
     """Return the whole output of a reference implementation over *data*."""
     return reference.step(data) + reference.finish()

@@ -18,7 +18,7 @@ from pathlib import Path
 from efuse import locations
 from efuse.errors import EfuseError
 
-__all__ = ["QEMU", "Acceleration", "cached", "die_with_parent", "probe"]
+__all__ = ["QEMU", "Accelerator", "cached", "die_with_parent", "probe"]
 
 QEMU = "qemu-system-x86_64"
 
@@ -26,7 +26,7 @@ _PROBE_TIMEOUT_S = 20
 
 
 @dataclass(frozen=True)
-class Acceleration:
+class Accelerator:
     """How a guest's processors are run.
 
     :ivar kvm: whether KVM runs them. If not, software emulation does.
@@ -64,7 +64,7 @@ def _boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def cached() -> Acceleration | None:
+def cached() -> Accelerator | None:
     """Return the result of an earlier probe since the last boot of this machine, or None.
 
     A result that another user can change is ignored.
@@ -73,12 +73,12 @@ def cached() -> Acceleration | None:
         known = json.loads(locations.read_private(_cache_file()))
         if known["boot_id"] != _boot_id():
             return None
-        return Acceleration(bool(known["kvm"]), str(known["why"]))
+        return Accelerator(bool(known["kvm"]), str(known["why"]))
     except (OSError, ValueError, KeyError, EfuseError):
         return None
 
 
-def probe(image: Path) -> Acceleration:
+def probe(image: Path) -> Accelerator:
     """Return how guests run here. The result is cached until this machine boots again.
 
     :param image: kernel for the probe. KVM works if it boots to the point where it finds no root.
@@ -92,9 +92,9 @@ def probe(image: Path) -> Acceleration:
     return answer
 
 
-def _try_kvm(image: Path) -> Acceleration:
+def _try_kvm(image: Path) -> Accelerator:
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
-        return Acceleration(False, "/dev/kvm is not usable")
+        return Accelerator(False, "/dev/kvm is not usable")
     with tempfile.TemporaryDirectory() as work:
         log = Path(work) / "log"
         command = [QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
@@ -111,11 +111,11 @@ def _try_kvm(image: Path) -> Acceleration:
                 preexec_fn=die_with_parent,
             )
         except subprocess.TimeoutExpired:
-            return Acceleration(False, f"no kernel booted under KVM within {_PROBE_TIMEOUT_S} s")
+            return Accelerator(False, f"no kernel booted under KVM within {_PROBE_TIMEOUT_S} s")
         booted = log.is_file() and "Unable to mount root fs" in log.read_text(errors="replace")
     if booted:
-        return Acceleration(True, "a kernel boots under KVM")
+        return Accelerator(True, "a kernel boots under KVM")
     lines = result.stderr.strip().splitlines()
-    return Acceleration(
+    return Accelerator(
         False, "KVM fails: " + (lines[0] if lines else "its guest stops immediately")
     )

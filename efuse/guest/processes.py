@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from efuse.errors import GuestError, NotSupportedError, UsageError
-from efuse.guest.accel import QEMU, Acceleration, die_with_parent
+from efuse.guest.accel import QEMU, Accelerator, die_with_parent
 from efuse.guest.tree import HOST, Tree
 
 __all__ = ["Machine", "Processes", "missing_programs", "started"]
@@ -41,7 +41,7 @@ class Machine:
     """
 
     image: Path
-    acceleration: Acceleration
+    acceleration: Accelerator
     cpus: int = 2
     memory: str = "4G"
     icount: bool = False

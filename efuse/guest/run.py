@@ -474,7 +474,7 @@ def run(
     locations.make_directory(_guests())
     _sweep()
     acceleration = (
-        accel.Acceleration(False, "instructions are counted")
+        accel.Accelerator(False, "instructions are counted")
         if options.icount
         else accel.probe(target.image)
     )

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["WATCHED_S", "DataCache", "FileCache", "since", "watch"]
+__all__ = ["WATCHED_S", "DataCacheUsage", "FileCache", "since", "watch"]
 
 WATCHED_S = 10
 """How long the kernel counts hits and misses of files after a call of `watch`, in seconds."""
@@ -42,7 +42,7 @@ class FileCache:
 
 
 @dataclass(frozen=True, slots=True)
-class DataCache:
+class DataCacheUsage:
     """Content of the data cache of a mount.
 
     :param capacity: number of blocks that fit; 0 if the mount has no data cache.
@@ -57,7 +57,7 @@ class DataCache:
     files: tuple[FileCache, ...]
 
 
-def watch(connection: int) -> DataCache:
+def watch(connection: int) -> DataCacheUsage:
     """Return the content of the data cache, and count its use for the next `WATCHED_S` seconds.
 
     The kernel counts hits and misses only within that time after a call. The counts add up over all
@@ -73,10 +73,10 @@ def watch(connection: int) -> DataCache:
     with Attachment.open(connection) as attachment:
         maps: Mapping[str, Any] = attachment.maps
         if not {"entries", "files", "geometry", "tags", "blocks"} <= maps.keys():
-            return DataCache(0, 0, evicted, ())
+            return DataCacheUsage(0, 0, evicted, ())
         shape = maps["geometry"][0]
         if not shape.sets:
-            return DataCache(0, 0, evicted, ())
+            return DataCacheUsage(0, 0, evicted, ())
         maps["geometry"][0] = shape._replace(
             watched_ns=time.monotonic_ns() + WATCHED_S * 1_000_000_000
         )
@@ -88,10 +88,12 @@ def watch(connection: int) -> DataCache:
             for nodeid in held.keys() | used.keys()
         ]
         files.sort(key=lambda file: (-file.blocks, -file.hits, file.nodeid))
-        return DataCache(maps["blocks"].definition.max_entries, held.total(), evicted, tuple(files))
+        return DataCacheUsage(
+            maps["blocks"].definition.max_entries, held.total(), evicted, tuple(files)
+        )
 
 
-def since(before: DataCache, now: DataCache) -> DataCache:
+def since(before: DataCacheUsage, now: DataCacheUsage) -> DataCacheUsage:
     """Return *now* with the hits and misses since *before* only."""
     known = {file.nodeid: file for file in before.files}
     files = []
@@ -103,7 +105,7 @@ def since(before: DataCache, now: DataCache) -> DataCache:
         files.append(
             FileCache(file.nodeid, file.path, file.blocks, file.hits - hits, file.misses - misses)
         )
-    return DataCache(now.capacity, now.used, now.evicted, tuple(files))
+    return DataCacheUsage(now.capacity, now.used, now.evicted, tuple(files))
 
 
 class _Paths:

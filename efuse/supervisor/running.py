@@ -21,8 +21,8 @@ from efuse.fs.acceleration import Acceleration, accelerate, compile_set
 from efuse.fs.options import Options
 from efuse.fs.overriding import Shortcuts
 from efuse.supervisor import children
+from efuse.supervisor.daemon_environment import environment
 from efuse.supervisor.daemon_mount import DaemonMount
-from efuse.supervisor.environment import environment
 from efuse.supervisor.errands import Errands
 from efuse.supervisor.forwarding import status_of
 from efuse.supervisor.launch import launch

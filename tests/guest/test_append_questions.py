@@ -19,7 +19,7 @@ from tests.guest.support.asynchronous import (
     create_with_held_reply,
 )
 from tests.guest.support.backing_files import make
-from tests.guest.support.daemons import Mount, eventually, force_stat, mounted, running
+from tests.guest.support.daemons import eventually, force_stat, mounted, running
 from tests.guest.support.file_data import BLOCK, fill
 from tests.guest.support.file_pages import LONG
 from tests.guest.support.manual_daemon import until
@@ -64,11 +64,6 @@ def test_append_goes_to_the_end_if_a_create_crosses_its_getattr_during_a_flush(
         for each in (third, created, fd):
             os.close(each)
         assert data == _FIRST + b"one two three four"
-
-
-def _held(m: Mount) -> int:
-    number: int = m.call("_held.__len__")
-    return number
 
 
 @pytest.mark.parametrize("busy", [True, False], ids=["a write is in flight", "two names"])
@@ -122,7 +117,7 @@ def test_append_goes_to_an_announced_end_although_fuse_drops_each_reply_with_the
             m.call("_send", read_.answer)
             assert reads.wait() == BLOCK
             m.call("release_and_hold", "getattr", "after")
-            until(lambda left=left: writing.done() or _held(m) == left + 1 + busy)
+            until(lambda left=left: writing.done() or m.held() == left + 1 + busy)
             if writing.done():
                 break
         m.release()

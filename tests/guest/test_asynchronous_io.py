@@ -21,18 +21,13 @@ from tests.guest.support.asynchronous import (
     half_a_buffer,
 )
 from tests.guest.support.backing_files import backing, make, whole
-from tests.guest.support.daemons import Mount, mounted, running
+from tests.guest.support.daemons import mounted, running
 from tests.guest.support.file_data import BLOCK, fill
 from tests.guest.support.file_pages import LONG
 from tests.guest.support.manual_daemon import until
 from tests.guest.support.shell import run
 from tests.guest.support.small_disk import small
 from tests.guest.support.wire import FOPEN_DIRECT_IO, FOPEN_NOFLUSH
-
-
-def _held(m: Mount) -> int:
-    number: int = m.call("_held.__len__")
-    return number
 
 
 @pytest.mark.parametrize("opcode", [PREAD, PWRITE], ids=["read", "write"])
@@ -96,7 +91,7 @@ def test_append_sends_one_getattr_although_asynchronous_reads_complete_during_it
             m.call("_send", read_.answer)
             assert reads.wait() == BLOCK
             m.call("release_and_hold", "getattr", "after")
-            until(lambda left=left: writing.done() or _held(m) == left + 1)  # type: ignore[misc]
+            until(lambda left=left: writing.done() or m.held() == left + 1)  # type: ignore[misc]
             if writing.done():
                 break
             asked += 1

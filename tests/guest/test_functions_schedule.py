@@ -18,6 +18,7 @@ from efuse.functions.btree_file import build
 from efuse.functions.loading import function_text
 from tests.guest.support import csd_device
 from tests.guest.support.csd_device import Device, noise
+from tests.guest.support.file_data import drop_pages
 from tests.guest.support.forced import forced
 from tests.guest.support.functions import BLOCK, background, result
 from tests.guest.support.policies import TOLD, WRITES, says
@@ -38,7 +39,7 @@ def f(files: Path) -> Iterator[Path]:
     path = files / "f"
     path.write_bytes(DATA)
     os.sync()
-    forget(path)
+    drop_pages(path)
     with functions.load("count"):
         yield path
 
@@ -49,13 +50,6 @@ def nothing_known(device: Device) -> Iterator[None]:
     yield
     for name in ("model", "hold", "delay_ns", "forced", "try_share"):
         device.write(name, ATTRIBUTES[name].default)
-
-
-def forget(path: Path) -> None:
-    """Drop all pages of a file from the page cache."""
-    fd = os.open(path, os.O_RDONLY)
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    os.close(fd)
 
 
 def slow_cores(device: Device) -> None:
@@ -105,7 +99,7 @@ def test_slow_link_is_used_only_where_the_page_cache_helps(device: Device, f: Pa
     os.truncate(f, len(data))
     slow_link(device)
     for _ in range(4):
-        forget(f)
+        drop_pages(f)
         found, status = result(CALL, f, Place.AUTO)
         assert found == CALL.reference(data)
     assert status.device_steps >= WINDOW

@@ -16,7 +16,7 @@ import pytest
 from tests.guest.support.backing_files import backing, make, whole
 from tests.guest.support.daemons import Call, Mount, as_user, eventually, fails, mounted, running
 from tests.guest.support.file_data import BLOCK, fill
-from tests.guest.support.file_pages import LONG, random_view
+from tests.guest.support.file_pages import LONG, has_byte, random_view
 from tests.guest.support.manual_daemon import DEADLINE_S, until
 from tests.guest.support.wire import FOPEN_KEEP_CACHE, FOPEN_NOFLUSH
 
@@ -220,18 +220,12 @@ def test_store_to_another_page_does_not_wait_for_a_write(mountpoint: Path) -> No
                 for _ in range(4):
                     stack.enter_context(running(read))
                 storing = stack.enter_context(running(store, fd))
-                eventually(lambda: _has_byte(stored), "the store ends", deadline_s=DEADLINE_S)
+                eventually(lambda: has_byte(stored), "the store ends", deadline_s=DEADLINE_S)
             os.write(let, b"g")
             storing.result()
         os.close(fd)
     for number in (stored, told, go, let):
         os.close(number)
-
-
-def _has_byte(fd: int) -> bool:
-    with contextlib.suppress(BlockingIOError):
-        return os.read(fd, 1) == b"t"
-    return False
 
 
 # Reclaim.

@@ -19,7 +19,7 @@ import pytest
 from tests.guest.support.backing_files import make
 from tests.guest.support.daemons import Call, Mount, eventually, force_stat, mounted, running
 from tests.guest.support.file_data import BLOCK, fill
-from tests.guest.support.file_pages import LONG, libc, random_view, sent
+from tests.guest.support.file_pages import LONG, has_byte, libc, random_view, sent
 from tests.guest.support.manual_daemon import DEADLINE_S, until
 from tests.guest.support.wire import FOPEN_KEEP_CACHE, FOPEN_NOFLUSH
 
@@ -228,7 +228,7 @@ def test_store_to_another_page_does_not_wait_for_a_write_of_a_page_that_was_void
             for _ in range(4):
                 stack.enter_context(running(read, fd))
             storing = stack.enter_context(running(store, fd))
-            eventually(lambda: _has_byte(stored), "the store ends", deadline_s=DEADLINE_S)
+            eventually(lambda: has_byte(stored), "the store ends", deadline_s=DEADLINE_S)
             m.release()
             assert writing.result() == BLOCK
             os.write(let, b"g")
@@ -236,12 +236,6 @@ def test_store_to_another_page_does_not_wait_for_a_write_of_a_page_that_was_void
         os.close(fd)
     for number in (stored, told, go, let):
         os.close(number)
-
-
-def _has_byte(fd: int) -> bool:
-    with contextlib.suppress(BlockingIOError):
-        return os.read(fd, 1) == b"t"
-    return False
 
 
 def test_notified_data_does_not_replace_the_data_of_a_queued_write(mountpoint: Path) -> None:

@@ -18,7 +18,7 @@ from efuse.cli import advise, trace
 from efuse.cli.main import cli, main
 from efuse.control.mounts import Mount
 from efuse.errors import CompileError
-from efuse.stats.files import DataCache, FileCache
+from efuse.stats.files import DataCacheUsage, FileCache
 from efuse.tracing import Request
 from tests.nasty_names import NASTY, is_safe
 from tests.unit.fake_sysfs import FakeSysfs
@@ -44,7 +44,7 @@ def test_maps_files_prints_the_name_of_a_file_escaped(
     sysfs = FakeSysfs(tmp_path)
     sysfs.add(7)
     sysfs.everywhere(monkeypatch)
-    cache = DataCache(8, 1, 0, (FileCache(2, os.fsdecode(b"d/" + name), 1, 3, 4),))
+    cache = DataCacheUsage(8, 1, 0, (FileCache(2, os.fsdecode(b"d/" + name), 1, 3, 4),))
     monkeypatch.setattr("efuse.cli.maps.watch", lambda number: cache)
     printed = _printed(["maps", "files", "7"], as_json)
     if as_json:

@@ -19,13 +19,13 @@ from efuse import locations
 from efuse.cli import guest as cli_guest
 from efuse.errors import EmulatorError, GuestError, NotSupportedError, UsageError
 from efuse.guest import accel, kernel_log, processes, run
-from efuse.guest.accel import Acceleration
+from efuse.guest.accel import Accelerator
 from efuse.guest.processes import Machine, Processes
 from efuse.guest.run import _Follower, _fstab_word, _judge, _kept_paths, _write_directory
 from efuse.guest.tree import HOST, Tree
 from efuse.module.kernel import Kernel
 
-_EMULATED = Acceleration(False, "of a test")
+_EMULATED = Accelerator(False, "of a test")
 
 
 @pytest.fixture(autouse=True)

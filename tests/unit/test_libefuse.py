@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import efuse
 from efuse import locations
 from efuse.cli.main import cli
-from efuse.supervisor import environment, running
+from efuse.supervisor import daemon_environment, running
 
 
 def test_the_library_has_the_package_version() -> None:
@@ -26,7 +26,7 @@ def test_run_without_channels_sets_the_environment_variable(
     channels: bool, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("EFUSE_CHANNELS", raising=False)
-    monkeypatch.setattr(environment, "preload_library", lambda: "")
+    monkeypatch.setattr(daemon_environment, "preload_library", lambda: "")
     printed = tmp_path / "printed"
     words = f"import os; open({str(printed)!r}, 'w').write(str(os.environ.get('EFUSE_CHANNELS')))"
     with (
@@ -52,13 +52,13 @@ def test_libfuse_is_told_to_use_io_uring_where_the_module_has_it(
     file = tmp_path / "enable_uring"
     if switch is not None:
         file.write_text(switch)
-    monkeypatch.setattr(environment, "_SWITCH", file)
+    monkeypatch.setattr(daemon_environment, "_SWITCH", file)
     monkeypatch.delenv("FUSE_URING_ENABLE", raising=False)
     if own is not None:
         monkeypatch.setenv("FUSE_URING_ENABLE", own)
     for channels in (False, True):
-        monkeypatch.setattr(environment, "preload_library", lambda: "shim")
-        assert environment.environment(channels=channels).get("FUSE_URING_ENABLE") == value
+        monkeypatch.setattr(daemon_environment, "preload_library", lambda: "shim")
+        assert daemon_environment.environment(channels=channels).get("FUSE_URING_ENABLE") == value
 
 
 def test_run_has_channels_unless_told_otherwise() -> None:

@@ -271,7 +271,7 @@ def test_acceleration_result_of_another_user_is_ignored(home: Path) -> None:
 
     known = {"boot_id": accel._boot_id(), "kvm": True, "why": "a forged one"}
     path = locations.write(locations.cache() / "guests/acceleration.json", json.dumps(known))
-    assert accel.cached() == accel.Acceleration(True, "a forged one")
+    assert accel.cached() == accel.Accelerator(True, "a forged one")
     os.chown(path, NOBODY, NOBODY)
     assert accel.cached() is None
 

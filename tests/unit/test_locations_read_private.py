@@ -110,7 +110,7 @@ def test_result_of_an_untrusted_probe_for_kvm_is_ignored(
 ) -> None:
     known = {"boot_id": accel._boot_id(), "kvm": True, "why": "a forged one"}
     path = locations.write(cache / "guests/acceleration.json", json.dumps(known))
-    assert accel.cached() == accel.Acceleration(True, "a forged one")
+    assert accel.cached() == accel.Accelerator(True, "a forged one")
     spoil(path)
     assert accel.cached() is None
 

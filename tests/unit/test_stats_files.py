@@ -16,10 +16,10 @@ from efuse.bpf.spec import MapSpec
 from efuse.bpf.values import TAG_BYTES, EntryKey, FileUse, Geometry
 from efuse.cli.main import main
 from efuse.stats import files
-from efuse.stats.files import DataCache, FileCache, since
+from efuse.stats.files import DataCacheUsage, FileCache, since
 from tests.unit.fake_sysfs import FakeSysfs
 
-CACHE = DataCache(
+CACHE = DataCacheUsage(
     64, 5, 2, (FileCache(7, "a/b", 4, hits=30, misses=10), FileCache(9, None, 1, misses=1))
 )
 
@@ -74,7 +74,7 @@ def test_names_in_a_cycle_are_no_path() -> None:
 
 
 def test_hits_since_a_moment_are_the_difference() -> None:
-    later = DataCache(
+    later = DataCacheUsage(
         64,
         6,
         3,
@@ -84,7 +84,7 @@ def test_hits_since_a_moment_are_the_difference() -> None:
             FileCache(11, None, 1, hits=1, misses=1),
         ),
     )
-    assert since(CACHE, later) == DataCache(
+    assert since(CACHE, later) == DataCacheUsage(
         64,
         6,
         3,

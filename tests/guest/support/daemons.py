@@ -321,6 +321,11 @@ class Mount:
         """Wait until *number* requests are held."""
         self.call("wait_held", number)
 
+    def held(self) -> int:
+        """Return the number of held requests."""
+        number: int = self.call("_held.__len__")
+        return number
+
     def release(self, opcode: str | None = None) -> int:
         """Continue held requests; see `ScriptedDaemon.release`."""
         released: int = self.call("release", opcode)

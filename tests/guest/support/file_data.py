@@ -54,8 +54,8 @@ def write(path: str, data: bytes, offset: int = 0, flags: int = 0) -> int:
         os.close(fd)
 
 
-def drop_pages(path: str) -> None:
-    """Drop FUSE's own pages of a file."""
+def drop_pages(path: str | os.PathLike[str]) -> None:
+    """Drop the pages of a file, of FUSE or of another file system, from the page cache."""
     fd = os.open(path, os.O_RDONLY)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     os.close(fd)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -36,6 +37,13 @@ def random_view(fd: int, blocks: int) -> mmap.mmap:
     view = mmap.mmap(fd, blocks * BLOCK)
     view.madvise(mmap.MADV_RANDOM)
     return view
+
+
+def has_byte(fd: int) -> bool:
+    """Tell whether the byte ``t`` has come into a pipe that does not block."""
+    with contextlib.suppress(BlockingIOError):
+        return os.read(fd, 1) == b"t"
+    return False
 
 
 def store_by_address(fd: int, stores: dict[int, bytes], *, sync: bool = True) -> None:
