@@ -24,10 +24,6 @@ __all__ = ["Program", "wait_for_mount"]
 _POLL_MS = 500
 
 
-# The cache of file data costs memory and time, so it is off by default.
-_OPTIONS = Options(consistency="exclusive", lazy_atime=True, capacity={"blocks": 1 << 14})
-
-
 class Program:
     """A running daemon with its mounted file system."""
 
@@ -44,17 +40,16 @@ class Program:
         mountpoint: Path,
         *,
         accelerated: bool,
-        handlers: bool = True,
+        options: Options | None = None,
     ) -> Iterator[Program]:
         """Run the command *words*, a daemon that serves *mountpoint*, and yield it.
 
         :param accelerated: run the daemon on eFuse, as ``efuse run`` does.
-        :param handlers: attach handlers, if *accelerated*.
+        :param options: what is declared on eFuse; None: no handlers are attached.
         :raises EfuseError: the daemon mounts nothing.
         """
         with ExitStack() as stack:
             if accelerated:
-                options = _OPTIONS if handlers else None
                 process = stack.enter_context(started(words, options))[0].process
                 mount = _mount_at(mountpoint)
                 assert mount is not None

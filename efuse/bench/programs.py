@@ -47,6 +47,8 @@ _EXAMPLE = {
     "fuse-tuned": "xattr,cache=always,timeout=3600,writeback",
     "efuse": "xattr,timeout=0,writeback",
     "efuse-writethrough": "xattr,timeout=0",
+    "fuse-default": "xattr",
+    "efuse-default": "xattr",
 }
 _OPTIONS = {
     "passthrough_backing": {
@@ -66,11 +68,15 @@ _OPTIONS = {
         "fuse": "",
         "fuse-tuned": _LONG,
         "efuse": "",
+        "fuse-default": "",
+        "efuse-default": "",
     },
     "sshfs": {
         "fuse": "",
         "fuse-tuned": f"{_LONG},kernel_cache,dcache_timeout=3600",
         "efuse": "",
+        "fuse-default": "",
+        "efuse-default": "",
     },
 }
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,21 +19,33 @@ from efuse.bench.ring import RINGS
 from efuse.bench.usage import Usage, kernel_counts, switches
 from efuse.control import Connection
 from efuse.errors import EfuseError
+from efuse.fs.options import Options
+from efuse.profiles import NO_PROFILE, matching
 
-__all__ = ["DAEMONS", "ON_REQUEST", "SYSTEMS", "System", "is_efuse", "mounted"]
+__all__ = ["DAEMONS", "EXCLUSIVE", "ON_REQUEST", "SYSTEMS", "System", "is_efuse", "mounted"]
 
 FORCED = ("efuse-direct", "efuse-cache", "efuse-daemon", "efuse-device")
 """``efuse`` with all READs and WRITEs forced to one path, to compare with its own choice."""
+
+EFUSE_DEFAULT = "efuse-default"
+
+EXCLUSIVE = Options(consistency="exclusive", lazy_atime=True, capacity={"blocks": 1 << 14})
+"""What the C daemons of ``efuse`` declare, with a data cache, which is off by default."""
 
 SYSTEMS = ("ext4", "fuse", "fuse-tuned", "efuse")
 """``ext4`` is the lower file system itself. ``fuse`` is plain FUSE with timeouts of 0, and
 ``fuse-tuned`` plain FUSE with long timeouts and the write-back cache. ``efuse`` has timeouts of 0
 and the exclusive mode."""
 
-ON_REQUEST = ("fuse-writeback", *RINGS, "efuse-writethrough", *FORCED)
+ON_REQUEST = (
+    *("fuse-writeback", "fuse-default", *RINGS),
+    *("efuse-writethrough", EFUSE_DEFAULT, *FORCED),
+)
 """Systems that are measured only on request. ``fuse-writeback`` is ``fuse`` with the write-back
 cache that ``efuse`` has, ``fuse-io-uring`` and ``efuse-io-uring`` are ``fuse`` and ``efuse`` over
-io_uring, and ``efuse-writethrough`` is ``efuse`` without the write-back cache."""
+io_uring, and ``efuse-writethrough`` is ``efuse`` without the write-back cache. ``fuse-default`` is
+the daemon as it is by itself, and ``efuse-default`` is that under ``efuse run``, both without an
+option."""
 
 DAEMONS = ("passthrough", *PROGRAMS)
 """``passthrough`` is ``efuse.fs.Passthrough``, in Python; the others are in C."""
@@ -157,6 +169,11 @@ def mounted(
             yield system
 
 
+def _by_default(words: Sequence[str]) -> Options:
+    """Return what ``efuse run`` declares for a daemon without an option."""
+    return Options(capacity={"blocks": 0}, **(matching(words) or NO_PROFILE).declared)
+
+
 @contextmanager
 def _served(name: str, source: Path, mountpoint: Path, daemon: str) -> Iterator[System]:
     mountpoint.mkdir(parents=True, exist_ok=True)
@@ -165,7 +182,10 @@ def _served(name: str, source: Path, mountpoint: Path, daemon: str) -> Iterator[
         with ExitStack() as stack:
             if name in RINGS:
                 stack.enter_context(ring.enabled(name))
-            started = Program.started(words, mountpoint, accelerated=is_efuse(name))
+            options = EXCLUSIVE if name != EFUSE_DEFAULT else _by_default(words)
+            started = Program.started(
+                words, mountpoint, accelerated=is_efuse(name), options=options
+            )
             kind = _RingSystem if name in RINGS else _ProgramSystem
             yield kind(name, mountpoint, stack.enter_context(started))
         return

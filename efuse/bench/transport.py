@@ -178,7 +178,7 @@ def transported(
     """
     mountpoint.mkdir(parents=True, exist_ok=True)
     words = _words(name, source, mountpoint, daemon)
-    started = Program.started(words, mountpoint, accelerated=is_efuse(name), handlers=False)
+    started = Program.started(words, mountpoint, accelerated=is_efuse(name))
     with ExitStack() as stack:
         if name in RINGS:
             stack.enter_context(ring.enabled(name))

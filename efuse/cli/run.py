@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -107,15 +107,14 @@ def cli(
     from efuse.supervisor.running import Running
 
     known = _profile(profile, command)
-    declared: dict[str, Any] = {
-        "consistency": known.consistency if consistency is None else consistency,
-        "revalidate": known.revalidate if revalidate is None else revalidate,
-        **dict.fromkeys((*known.promises, *promises), True),
+    given = {
+        "consistency": consistency,
+        "revalidate": revalidate,
+        "max_request": max_request,
+        "max_readdir": max_readdir,
+        **dict.fromkeys(promises, True),
     }
-    if max_request is not None:
-        declared["max_request"] = max_request
-    if max_readdir is not None:
-        declared["max_readdir"] = max_readdir
+    declared = known.declared | {name: value for name, value in given.items() if value is not None}
     cached = parse_size(known.data_cache) if data_cache is None else data_cache
     options = Options(capacity=data_cache_capacity(cached), **declared)
     why = kernel_lacks_efuse()

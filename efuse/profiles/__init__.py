@@ -90,6 +90,12 @@ class Profile:
         )
 
     @property
+    def declared(self) -> dict[str, Any]:
+        """What it declares, by the names of `efuse.fs.options.Options`."""
+        promised = dict.fromkeys(self.promises, True)
+        return {"consistency": self.consistency, "revalidate": self.revalidate, **promised}
+
+    @property
     def json(self) -> dict[str, Any]:
         """Its members by name."""
         return {each.name: getattr(self, each.name) for each in fields(self)}

@@ -18,7 +18,7 @@ from efuse.bench.foreground import Program
 from efuse.bench.load import load, prepare
 from efuse.bench.programs import SID, command
 from efuse.bench.ring import RING, RINGS
-from efuse.bench.systems import mounted
+from efuse.bench.systems import EXCLUSIVE, mounted
 from efuse.bench.transport import transported
 from efuse.control import Connection
 from efuse.errors import EfuseError
@@ -136,7 +136,7 @@ def _efuse(
     words = command(SID, "efuse", source, mountpoint, options=options)
     SWITCH.write_text(f"{on:d}")
     try:
-        with Program.started(words, mountpoint, accelerated=True) as program:
+        with Program.started(words, mountpoint, accelerated=True, options=EXCLUSIVE) as program:
             yield program
     finally:
         SWITCH.write_text("0")

@@ -145,13 +145,7 @@ def _plain(command: list[str], point: Path, stdin: IO[bytes]) -> Iterator[_Count
 
 @contextlib.contextmanager
 def _on_efuse(command: list[str], point: Path, stdin: IO[bytes]) -> Iterator[_Counter]:
-    known = matching(command) or NO_PROFILE
-    options = Options(
-        consistency=known.consistency,
-        revalidate=known.revalidate,
-        capacity={"blocks": 0},
-        **dict.fromkeys(known.promises, True),
-    )
+    options = Options(capacity={"blocks": 0}, **(matching(command) or NO_PROFILE).declared)
     with started(command, options, stdin=stdin) as (running, mounted):
         try:
             yield _Counter(mounted.connection, plain=False)
