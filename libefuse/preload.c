@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
 /*
- * Preloaded into an unmodified libfuse daemon, this library makes its session loop use channels.
+ * Preloaded into an unmodified libfuse daemon, this library makes its session loop use channels, or
+ * rings of io_uring (see rings.c).
  *
  * All of libfuse's multi-threaded loops call one function. A daemon that asks for a single thread
  * keeps libfuse's own loop, because it may not support several threads.
@@ -8,6 +9,7 @@
 #define _GNU_SOURCE
 #include "loop.h"
 #include "next.h"
+#include "rings.h"
 #include "session.h"
 
 #include <stdatomic.h>
@@ -39,7 +41,9 @@ EXPORT int fuse_session_loop_mt_312(struct fuse_session *se, struct fuse_loop_co
 
 	if (config && atomic_load(&configured) == config)
 		threads = atomic_load(&max_threads);
-	if (session_served(se, threads == DEFAULT_THREADS ? 0 : threads, &result))
+	if (threads == DEFAULT_THREADS)
+		threads = 0;
+	if (!rings_taken(se, threads) && session_served(se, threads, &result))
 		return result;
 	return NEXT(fuse_session_loop_mt_312)(se, config);
 }

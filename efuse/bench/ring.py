@@ -24,7 +24,7 @@ RING = "fuse-io-uring"
 """Name of the system of plain FUSE."""
 
 EFUSE_RING = "efuse-io-uring"
-"""Name of the system of eFuse. `efuse run` itself lets the daemon ask for rings."""
+"""Name of the system of eFuse. The library that ``efuse run`` preloads asks for the rings."""
 
 RINGS = (RING, EFUSE_RING)
 

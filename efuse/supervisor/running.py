@@ -20,8 +20,8 @@ from efuse.errors import MountError
 from efuse.fs.acceleration import Acceleration, accelerate, compile_set
 from efuse.fs.options import Options
 from efuse.fs.overriding import Shortcuts
+from efuse.fs.preload import preload_library
 from efuse.supervisor import children
-from efuse.supervisor.daemon_environment import environment
 from efuse.supervisor.daemon_mount import DaemonMount
 from efuse.supervisor.errands import Errands
 from efuse.supervisor.forwarding import status_of
@@ -80,7 +80,7 @@ class Running:
         attach = _attaching(options)
         with contextlib.ExitStack() as stack:
             self._child_ended = stack.enter_context(children.adopting()) if adopt else None
-            self.process, self._listener = launch(command, environment(channels=channels), streams)
+            self.process, self._listener = launch(command, _environment(channels=channels), streams)
             stack.callback(self._listener.close)
             if adopt:  # this process has no other purpose
                 _take_all_descriptors()
@@ -328,3 +328,11 @@ def mounted_nothing(command: Sequence[str], status: int) -> MountError:
         f"{command[0]} ended with status {status} and mounted nothing",
         hint="it has to be a FUSE daemon; see its own messages",
     )
+
+
+def _environment(*, channels: bool) -> dict[str, str]:
+    if not channels:
+        return {**os.environ, "EFUSE_CHANNELS": "0"}
+    already = os.environ.get("LD_PRELOAD")
+    shim = str(preload_library())
+    return {**os.environ, "LD_PRELOAD": f"{shim}:{already}" if already else shim}

@@ -7,7 +7,7 @@ import contextlib
 import errno
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -125,15 +125,17 @@ def _efuse(
     on: bool,
     channels: bool,
     asks: bool = False,
+    more: Sequence[str] = (),
 ) -> Iterator[Program]:
     """Run a daemon on eFuse with handlers.
 
     :param on: whether the module lets daemons use io_uring.
     :param asks: whether the daemon itself asks for io_uring.
+    :param more: further arguments of the daemon.
     """
     monkeypatch.setenv("EFUSE_CHANNELS", f"{channels:d}")
     options = "timeout=0,io_uring" if asks else "timeout=0"
-    words = command(SID, "efuse", source, mountpoint, options=options)
+    words = [*command(SID, "efuse", source, mountpoint, options=options), *more]
     SWITCH.write_text(f"{on:d}")
     try:
         with Program.started(words, mountpoint, accelerated=True, options=EXCLUSIVE) as program:
@@ -184,6 +186,16 @@ def test_user_may_turn_io_uring_off(
     monkeypatch.setenv("FUSE_URING_ENABLE", "0")
     with _efuse(source, mountpoint, monkeypatch, on=True, channels=True) as program:
         os.stat(mountpoint / "file")
+        assert not ring.delivered(program.pid)
+        assert not Connection(program.number).io_uring
+
+
+def test_daemon_with_a_single_thread_gets_no_rings(
+    source: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rings would call its handlers in a thread for each CPU."""
+    with _efuse(source, mountpoint, monkeypatch, on=True, channels=True, more=["-s"]) as program:
+        _read_and_written(mountpoint, source)
         assert not ring.delivered(program.pid)
         assert not Connection(program.number).io_uring
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import efuse
 from efuse import locations
 from efuse.cli.main import cli
-from efuse.supervisor import daemon_environment, running
+from efuse.supervisor import running
 
 
 def test_the_library_has_the_package_version() -> None:
@@ -26,7 +26,7 @@ def test_run_without_channels_sets_the_environment_variable(
     channels: bool, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("EFUSE_CHANNELS", raising=False)
-    monkeypatch.setattr(daemon_environment, "preload_library", lambda: "")
+    monkeypatch.setattr(running, "preload_library", lambda: "")
     printed = tmp_path / "printed"
     words = f"import os; open({str(printed)!r}, 'w').write(str(os.environ.get('EFUSE_CHANNELS')))"
     with (
@@ -35,30 +35,6 @@ def test_run_without_channels_sets_the_environment_variable(
     ):
         pass
     assert printed.read_text() == value
-
-
-@pytest.mark.parametrize(
-    ("switch", "own", "value"),
-    [("Y\n", None, "1"), ("N\n", None, None), (None, None, None), ("Y\n", "0", "0")],
-    ids=["on", "off", "older kernel", "the user's own value"],
-)
-def test_libfuse_is_told_to_use_io_uring_where_the_module_has_it(
-    switch: str | None,
-    own: str | None,
-    value: str | None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    file = tmp_path / "enable_uring"
-    if switch is not None:
-        file.write_text(switch)
-    monkeypatch.setattr(daemon_environment, "_SWITCH", file)
-    monkeypatch.delenv("FUSE_URING_ENABLE", raising=False)
-    if own is not None:
-        monkeypatch.setenv("FUSE_URING_ENABLE", own)
-    for channels in (False, True):
-        monkeypatch.setattr(daemon_environment, "preload_library", lambda: "shim")
-        assert daemon_environment.environment(channels=channels).get("FUSE_URING_ENABLE") == value
 
 
 def test_run_has_channels_unless_told_otherwise() -> None:
