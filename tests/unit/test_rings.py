@@ -72,7 +72,7 @@ _DAEMON = """
 #include <string.h>
 struct args { int argc; char **argv; int allocated; };
 void *fuse_session_new_versioned(void *args, const void *op, size_t op_size, void *version,
-				 void *userdata);
+				void *userdata);
 int fuse_session_loop(void *se);
 int fuse_session_loop_mt_312(void *se, void *config);
 void fuse_loop_cfg_set_max_threads(void *config, unsigned int value);
