@@ -22,7 +22,6 @@ from efuse.cli._output import (
     print_table,
 )
 from efuse.control import find, mounts
-from efuse.control.transport import why_no_channels
 from efuse.display import shown
 from efuse.stats.latency import quantile_ns
 from efuse.tables.channel_table import (
@@ -44,7 +43,7 @@ from efuse.tables.grid import Column, cells
 from efuse.tables.path_table import PATHS, TOTAL_HEADERS, total_row
 from efuse.tables.rows import Row, mount_name
 from efuse.tables.spark import bar
-from efuse.tables.words import bucket_words, state_words
+from efuse.tables.words import bucket_words, state_words, transport_words
 from efuse.units import count, duration, share
 
 __all__ = ["cli"]
@@ -190,7 +189,7 @@ def _print_totals(
     found: stats.Snapshot, as_json: bool, *, detailed: bool, indent: int | None = 2
 ) -> None:
     transports = {
-        sample.connection: _transport(sample)
+        sample.connection: transport_words(sample)
         for sample in found.mounts
         if detailed and not sample.is_plain
     }
@@ -235,15 +234,6 @@ def _summary(sample: stats.Sample) -> tuple[str, ...]:
         share(total.hit_ratio),
         str(total.daemon),
     )
-
-
-def _transport(sample: stats.Sample) -> str:
-    """Return how requests reach the daemon; if by the device itself, why."""
-    if sample.io_uring:
-        return "io_uring"
-    if sample.has_channels:
-        return "channels"
-    return f"/dev/efuse: {why_no_channels(sample.connection)}"
 
 
 def _print_opcodes(sample: stats.Sample, transports: Mapping[int, str]) -> None:

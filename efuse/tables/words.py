@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Text for the state of a mount, and for the bounds of latencies."""
+"""Text for the state and the transport of a mount, and for the bounds of latencies."""
 
 from __future__ import annotations
 
+from efuse.control.transport import why_no_channels
 from efuse.stats.latency import bounds_ns
 from efuse.stats.model import Sample
 from efuse.units import duration
 
-__all__ = ["bucket_words", "state_words"]
+__all__ = ["bucket_words", "state_words", "transport_words"]
 
 
 def state_words(sample: Sample) -> tuple[str, str, str]:
@@ -19,6 +20,15 @@ def state_words(sample: Sample) -> tuple[str, str, str]:
     attached = sample.state == "attached"
     state, style = (f"{sample.ops} attached", "green") if attached else ("plain", "yellow")
     return state, style, f"  {sample.consistency}{waiting}"
+
+
+def transport_words(sample: Sample) -> str:
+    """Return how requests of an eFuse mount reach its daemon; if by the device itself, why."""
+    if sample.io_uring:
+        return "io_uring"
+    if sample.has_channels:
+        return "channels"
+    return f"/dev/efuse: {why_no_channels(sample.connection)}"
 
 
 def bucket_words(bucket: int) -> str:

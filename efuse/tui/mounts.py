@@ -13,7 +13,7 @@ from efuse.tables.columns import HISTORY, MOUNT, number, of_efuse, of_plain, rat
 from efuse.tables.grid import Column
 from efuse.tables.rows import Row, mount_name
 from efuse.tables.text import Line, line
-from efuse.tables.words import state_words
+from efuse.tables.words import state_words, transport_words
 from efuse.tui.model import Model
 from efuse.units import count, duration, share
 
@@ -206,7 +206,8 @@ def mount_details(row: Row[MountRates], width: int) -> list[Line]:
     m = row.what
     if m.after.is_plain:
         return [line(""), *mount_lines(m, width)]
-    lines = [line(""), state_line(m, width), maps_line(m)]
+    way = line(("transport ", "dim"), transport_words(m.after))
+    lines = [line(""), state_line(m, width), way, maps_line(m)]
     if m.after.exit_info != "none":
         lines.append(line(("last detached: ", "dim"), m.after.exit_info))
     return lines
