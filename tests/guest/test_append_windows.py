@@ -46,10 +46,13 @@ def test_append_goes_to_the_end_after_a_notification_before_the_change_of_a_writ
 
 
 def test_append_goes_to_the_end_of_a_reply_that_fuse_has_not_taken_yet(mountpoint: Path) -> None:
-    """The reply to another task has told the size; FUSE still has the old one."""
+    """The reply to another task has told the size; FUSE still has the old one.
+
+    That task is where `efuse_send` calls a last function before it returns to FUSE.
+    """
     with (
         mounted(mountpoint, consistency="exclusive", open_flags=FOPEN_NOFLUSH, **LONG) as m,
-        Suspension("fuse_change_attributes") as window,
+        Suspension("efuse_part_callers") as window,
     ):
         make(m, "f", _FIRST)
         fd = os.open(m / "f", os.O_WRONLY | os.O_APPEND)

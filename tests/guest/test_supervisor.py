@@ -463,7 +463,12 @@ for _ in 1 2 3; do
 done
 kill -CONT $first
 while grep -q " $2/sub " /proc/self/mountinfo; do sleep 0.1; done
-umount "$2"
+# The other program that was to unmount it may still be there.
+tries=0
+until umount "$2"; do
+    [ $((tries += 1)) -lt 100 ] || exit 4
+    sleep 0.1
+done
 wait $first
 """
 
