@@ -501,6 +501,7 @@ def test_mount_is_accelerated_after_the_process_that_makes_others_was_killed(
         assert mount.accelerated
         subprocess.run(["umount", mountpoint], check=True)
         assert running.process.wait(30) == 0
+        assert [*running.more()] == []  # it drops the handlers of the mount
 
 
 def test_nothing_is_held_for_a_mount_that_has_ended(
