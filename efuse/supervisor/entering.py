@@ -32,7 +32,8 @@ _DESCRIPTOR = re.compile(r"/(?:proc/(?:self|thread-self|([0-9]+))|dev)/fd/([0-9]
 class Place:
     """A path of a caller, and what is needed to look at it as the caller does.
 
-    All of it is collected here, while /proc can still be reached.
+    All of it is collected here, while /proc can still be reached. The descriptors are open with
+    O_PATH: to close a duplicate of the caller's own would be to wait for the daemon of its file.
 
     :param path: the path; empty for *directory* itself, by default the working directory.
     :param directory: the caller's descriptor of the directory that a relative path begins at.
@@ -44,14 +45,19 @@ class Place:
         self, caller: Caller, path: str, directory: int = AT_FDCWD, *, follow: bool = True
     ) -> None:
         self._path, self._follow, self._begin = path, follow, AT_FDCWD
+        flags = os.O_PATH | os.O_CLOEXEC
         named = _DESCRIPTOR.fullmatch(path) if follow else None
         if named and (named[1] is None or int(named[1]) in (caller.thread, caller.process)):
-            self._path, self._begin = "", caller.descriptor(int(named[2]))
-        elif directory != AT_FDCWD and not path.startswith("/"):
-            self._begin = caller.descriptor(directory)
-        flags = os.O_PATH | os.O_CLOEXEC
-        if self._begin == AT_FDCWD and not self._path.startswith("/"):
+            self._path, self._begin = "", os.open(caller.proc / "fd" / named[2], flags)
+        elif path.startswith("/"):
+            pass
+        elif directory == AT_FDCWD:
             self._begin = os.open(caller.proc / "cwd", flags)
+        else:
+            try:
+                self._begin = os.open(caller.proc / "fd" / str(directory), flags)
+            except FileNotFoundError as error:
+                raise OSError(errno.EBADF, os.strerror(errno.EBADF)) from error
         self._user, self._group, self._groups = caller.ids_of_files
         self._capabilities = caller.capabilities
         self._namespace = -1

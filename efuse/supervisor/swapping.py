@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 
 from efuse.supervisor.ancestry import parent_of
-from efuse.supervisor.caller import Caller
+from efuse.supervisor.caller import FUSE_DEVICE, Caller, is_device
 from efuse.supervisor.sharing import is_watched, own, same_file
 
 __all__ = ["Swap", "is_in_use", "obstacle_of"]
@@ -23,7 +24,8 @@ class Swap:
 
     :param at: one of the caller's descriptors.
     :param device: descriptor of /dev/efuse, open with O_PATH.
-    :raises OSError: the caller is gone; or /dev/efuse cannot be opened.
+    :raises OSError: the caller is gone; EBADF: its descriptor is none of /dev/fuse any more; or
+        /dev/efuse cannot be opened.
     :ivar places: the caller's descriptors, and whether each is closed on execve(2).
     :ivar ours: the descriptor of /dev/efuse, opened as the caller's is.
     :ivar before: a duplicate of the caller's.
@@ -33,6 +35,9 @@ class Swap:
         places = {at, *own(caller.thread, at)}
         self.places = {fd: bool(caller.flags_of(fd) & os.O_CLOEXEC) for fd in places}
         self.before = caller.descriptor(at)
+        # The supervisor gets it. To close any other file may be to wait for a daemon (FUSE_FLUSH).
+        if not is_device("", FUSE_DEVICE, self.before):
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         kept = os.O_ACCMODE | os.O_NONBLOCK
         self.ours = os.open(f"/proc/self/fd/{device}", caller.flags_of(at) & kept | os.O_CLOEXEC)
 

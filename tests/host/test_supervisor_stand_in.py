@@ -199,6 +199,46 @@ def test_user_without_the_right_to_mount_causes_no_process(
     assert _status(_TRIES) == 0
 
 
+# A file system with one file. For twenty seconds it answers all requests but FLUSH.
+_ON_A_FILE = """
+def serve(device):
+    import signal
+    signal.alarm(20)
+    attributes = lambda node, mode: struct.pack("=QQQQQQ10I", node, *[0] * 8, mode, 1, *[0] * 5)
+    while True:
+        data = os.read(device, 1 << 17)
+        _, opcode, unique, node = struct.unpack_from("=IIQQ", data)
+        found = attributes(1, 0o40755) if node == 1 else attributes(2, 0o100644)
+        answers = {
+            1: struct.pack("=QQQQII", 2, *[0] * 5) + attributes(2, 0o100644),  # LOOKUP
+            3: struct.pack("=QII", 0, 0, 0) + found,  # GETATTR
+            14: struct.pack("=QII", 1, 0, 0),  # OPEN
+            26: struct.pack("=IIIIHHII", 7, 31, 4096, 0, 12, 12, 4096, 1).ljust(64, b"\\0"),
+        }
+        if opcode in (2, 25, 42):  # FORGET, FLUSH, BATCH_FORGET
+            continue
+        answer, number = answers.get(opcode, b""), 0 if opcode in answers else -errno.ENOSYS
+        os.write(device, struct.pack("=IiQ", 16 + len(answer), number, unique) + answer)
+device = opened()
+assert mount(sys.argv[1], device) == 0
+serving = os.fork()
+if serving == 0:
+    serve(device)
+os.close(device)
+file, began = os.open(sys.argv[1] + "/f", os.O_WRONLY), time.monotonic()
+options = b"fd=%d,rootmode=100000,user_id=0,group_id=0" % opened()
+assert libc.mount(b"x", b"/proc/self/fd/%d" % file, b"fuse.x", ctypes.c_ulong(0), options) == 0
+assert time.monotonic() - began < 15
+os.kill(serving, 9)
+"""
+
+
+def test_mount_on_an_open_file_does_not_wait_for_its_daemon(stand_in: Path) -> None:
+    """As `fusermount3` mounts on a file. To close a duplicate would be to wait (FUSE_FLUSH)."""
+    (stand_in / "mnt").mkdir()
+    assert _status(_ON_A_FILE, stand_in / "mnt") == 0
+
+
 # It answers INIT, and reads all other requests without answering them.
 _HANGS = """
 fd = opened()

@@ -16,8 +16,10 @@ from efuse.supervisor.admission import Busy, Owner
 from efuse.supervisor.ancestry import Confined, is_confined, parent_of
 from efuse.supervisor.answering import Answering, Situation
 from efuse.supervisor.caller import Caller
+from efuse.supervisor.entering import Place
 from efuse.supervisor.notifications import Notification
 from efuse.supervisor.sharing import own, same_file
+from efuse.supervisor.swapping import Swap
 
 _BIND, _MOUNT_TMPFS = 1 << 12, 0
 
@@ -55,6 +57,37 @@ def test_processes_with_the_same_open_file_are_found() -> None:
     finally:
         for each in (fd, other, separate):
             os.close(each)
+
+
+def test_only_dev_fuse_is_handed_to_the_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread of the caller may put another file there after the look at it."""
+    monkeypatch.setattr("efuse.supervisor.swapping.FUSE_DEVICE", os.stat("/dev/null").st_rdev)
+    fuse, other = os.open("/dev/null", os.O_RDWR), os.open("/dev/zero", os.O_RDWR)
+    device = os.open("/dev/null", os.O_PATH)
+    try:
+        assert Swap(Caller(os.getpid()), fuse, device).places == {fuse: True}
+        monkeypatch.setattr(Caller, "descriptor", lambda *_: os.dup(other))
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            Swap(Caller(os.getpid()), fuse, device)
+    finally:
+        for each in (fuse, other, device):
+            os.close(each)
+
+
+def test_path_of_a_descriptor_is_no_duplicate_of_it() -> None:
+    fd = os.open("/dev/null", os.O_RDONLY)
+    directory = os.open("/", os.O_RDONLY)
+    caller = Caller(os.getpid())
+    try:
+        for place in (Place(caller, f"/proc/self/fd/{fd}"), Place(caller, "", directory)):
+            found = place.opened()
+            assert caller.flags_of(found) & os.O_PATH
+            os.close(found)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            Place(caller, "x", 1 << 20)
+    finally:
+        os.close(fd)
+        os.close(directory)
 
 
 @pytest.mark.parametrize(
