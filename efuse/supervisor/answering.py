@@ -45,8 +45,8 @@ from efuse.supervisor.detached import (
 from efuse.supervisor.entering import Place
 from efuse.supervisor.notifications import (
     FUSE_DEV_IOC_CLONE,
-    FUSE_DEV_IOC_SYNC_INIT,
     Notification,
+    is_clone,
 )
 from efuse.supervisor.sharing import is_same_file, own
 from efuse.supervisor.swapping import Swap, is_in_use, obstacle_of
@@ -174,24 +174,29 @@ class Answering:
             return (reports.Failed(error.errno or errno.EIO),)
 
     def _ioctl(self) -> _Found:
-        fd, request, address = self._call.arguments[:3]
-        if request & 0xFFFFFFFF == FUSE_DEV_IOC_SYNC_INIT:
-            # The thread that would then wait for INIT has the wrong file. Libraries do without.
-            if self._caller.has_device(fd) and not self._why_plain():
-                return (reports.Failed(errno.ENOTTY),)
-            return (reports.Leave(),)
-        return self._clone(fd, address)
+        fd, _, address = self._call.arguments[:3]
+        if is_clone(self._call):
+            return self._clone(fd, address)
+        # The thread that would then wait for INIT has the wrong file. Libraries do without.
+        if self._caller.has_device(fd) and not self._why_plain():
+            return (reports.Failed(errno.ENOTTY),)
+        return (reports.Leave(),)
 
     def _clone(self, fd: int, address: int) -> _Found:
         """Clone the device of a mount for the caller, whose own /dev/fuse has the wrong type.
 
         If the kernel carried the call out with a descriptor that was replaced, a caller that makes
         it fail would have got an open /dev/efuse, which it may have no right to open. So the call
-        is carried out here, with the very file that was looked at. The caller gets another
-        descriptor of a connection whose device it has already, so it needs no right.
+        is carried out here, with the very file that was looked at.
+
+        A caller without the right to mount is left to the kernel, which refuses the call (EINVAL).
+        Another of its threads may meanwhile put any file where its /dev/fuse was. The kernel closes
+        that file when it is replaced, and lets all calls wait until the daemon has answered.
         """
         source, number = self._caller.number(address), self._situation.device_number
         if not (self._caller.has_device(fd) and self._caller.has_device(source, number)):
+            return (reports.Leave(),)
+        if not self._caller.shares("user"):
             return (reports.Leave(),)
         device = self._caller.descriptor(source)
         swap = self._swap(fd)
@@ -252,6 +257,8 @@ class Answering:
         at = _number(text) if is_text else _signed(aux)
         ours = self._context_of(context)
         if ours < 0 or not self._caller.has_device(at):
+            return (reports.Leave(),)
+        if not self._caller.shares("user"):
             return (reports.Leave(),)
         obstacle = obstacle_of(self._caller, at, self._situation.supervisor)
         if obstacle:

@@ -38,7 +38,7 @@ from efuse.supervisor.answering import Answering, Situation
 from efuse.supervisor.caller import Caller
 from efuse.supervisor.children import descendants
 from efuse.supervisor.daemon_mount import DaemonMount
-from efuse.supervisor.notifications import Listener, Notification
+from efuse.supervisor.notifications import Listener, Notification, is_clone
 from efuse.supervisor.spawner import Spawner
 from efuse.supervisor.unmounting import Unmounting
 from efuse.supervisor.worker import Worker
@@ -50,7 +50,8 @@ _log = logging.getLogger("efuse.fs")
 # What this process may look at later.
 _DIRECTORIES = (sys.prefix, sys.base_prefix, str(Path(__file__).parent))
 _NEEDED = ("/dev/efuse", "/sys/fs/efuse", *_DIRECTORIES, *map(os.path.realpath, _DIRECTORIES))
-# The calls that the kernel refuses to a caller without the right to mount.
+# The calls that the kernel refuses to a caller without the right to mount. It refuses a clone of
+# /dev/efuse, too, to one whose own descriptor is of /dev/fuse: see `Answering`.
 _MOUNTING = ("mount", "fsopen", "fsconfig", "move_mount")
 # A context gets its descriptor of /dev/fuse soon, or never.
 _MOST_CONTEXTS = 64
@@ -288,7 +289,7 @@ class Errands:
             self._listener.continue_call(call)
             return
         caller = Caller(call.thread)
-        if call.name in _MOUNTING and not caller.may_mount():
+        if (call.name in _MOUNTING or is_clone(call)) and not caller.may_mount():
             # Without a process: any user can make such calls.
             self._listener.continue_call(call)
             return

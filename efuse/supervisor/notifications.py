@@ -27,6 +27,7 @@ __all__ = [
     "Listener",
     "Notification",
     "install",
+    "is_clone",
 ]
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -150,6 +151,11 @@ class Notification:
     thread: int
     name: str
     arguments: tuple[int, ...]
+
+
+def is_clone(call: Notification) -> bool:
+    """Tell whether a system call is FUSE_DEV_IOC_CLONE."""
+    return call.name == "ioctl" and call.arguments[1] & 0xFFFFFFFF == FUSE_DEV_IOC_CLONE
 
 
 class Listener:

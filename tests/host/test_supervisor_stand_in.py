@@ -184,6 +184,7 @@ def test_fault_with_a_call_fails_this_call_alone(
 _TRIES = """
 user()
 fd = opened()
+assert clone(fd, struct.pack("=I", opened())) in (errno.EINVAL, errno.EPERM)
 assert libc.syscall(ctypes.c_long(430), b"fuse", 0) == -1 and ctypes.get_errno() == errno.EPERM
 assert mount("/", fd) == errno.EPERM
 """
