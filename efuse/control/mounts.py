@@ -26,6 +26,7 @@ __all__ = [
     "is_on_fuse",
     "mounts",
     "number_at",
+    "number_of",
     "numbered",
     "numbers",
     "of_device",
@@ -348,6 +349,19 @@ def is_mounted(number: int) -> int | None:
     """Return the connection of the mount *number*, or None if `numbered` does not find it."""
     found = numbered(number)
     return None if found is None else found.connection
+
+
+def number_of(connection: int) -> int:
+    """Return the unique number of the first mount of a FUSE connection; 0 if none is seen.
+
+    A process that may not look at the file system gets it, too: `number_at` asks the file system,
+    and FUSE refuses that to all but the user who mounted it, even to root.
+    """
+    for number in numbers():
+        found = numbered(number)
+        if found is not None and found.is_of_fuse and found.connection == connection:
+            return number
+    return 0
 
 
 def numbers() -> list[int]:

@@ -26,7 +26,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from efuse.control.mounts import MOUNTINFO, mounts
+from efuse.control.mounts import MOUNTINFO, mounts, number_of
 from efuse.display import shown, shown_lines
 from efuse.errors import ControlError, reason
 from efuse.fs.acceleration import Acceleration
@@ -456,6 +456,11 @@ class Errands:
             not isinstance(report, reports.Failed) and _is_attached(mount, call.thread)
         ):
             self.has_mounted = True
+            if not mount.number:
+                # The process that has made the mount of a user may not ask for its number. That of
+                # the connection is not used again as long as the mount is there.
+                number = number_of(mount.connection)
+                mount.number = number if mount.is_mounted else 0
             errand.close_fds()
             self._listener.answer(call)
             return mount

@@ -125,7 +125,7 @@ class Made:
     descriptors of the caller are to be replaced, the new one and the one of before.
 
     :ivar connection: number of its connection.
-    :ivar number: unique number of the mount; 0 if the kernel has none.
+    :ivar number: unique number of the mount; 0 if it is not known.
     :ivar facts: how it is to be attached.
     :ivar places: see `Replaced`.
     """

@@ -200,6 +200,32 @@ def test_user_without_the_right_to_mount_causes_no_process(
     assert _status(_TRIES) == 0
 
 
+_MOUNTS_AS_USER = """
+import socket, subprocess
+os.chown(sys.argv[1], 65534, 65534)
+user()
+receives, sends = socket.socketpair()
+os.set_inheritable(sends.fileno(), True)
+environment = {**os.environ, "_FUSE_COMMFD": str(sends.fileno())}
+words = ["fusermount3", "--", sys.argv[1]]
+subprocess.run(words, env=environment, close_fds=False, check=True)
+device = socket.recv_fds(receives, 1, 1)[1]
+time.sleep(600)
+"""
+
+
+def test_mount_of_a_user_is_unmounted(stand_in: Path) -> None:
+    """FUSE does not let root look at it. So it is known by its connection."""
+    (stand_in / "mnt").mkdir()
+    with _running(_MOUNTS_AS_USER, stand_in / "mnt") as running:
+        mount = next(running.events())
+        assert isinstance(mount, DaemonMount)
+        assert mount.by_user
+        assert str(stand_in / "mnt") in [each.mountpoint for each in mounts(fuse=True)]
+        running.end()
+    assert str(stand_in / "mnt") not in [each.mountpoint for each in mounts(fuse=True)]
+
+
 # A file system with one file. For twenty seconds it answers all requests but FLUSH.
 _ON_A_FILE = """
 def serve(device):
