@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -123,7 +124,7 @@ def cli(
             raise NotSupportedError(
                 f"{command[0]} cannot be accelerated: {why}", hint="efuse doctor"
             )
-        echo(f"{command[0]}: not accelerated: {why}", err=True)
+        _tell(f"{command[0]}: not accelerated: {why}")
         sys.exit(run_plain(command))
     with Forwarding() as forwarding:
         running = Running(command, options, channels=channels, require=require, adopt=True)
@@ -154,8 +155,14 @@ def _profile(name: str | None, command: Sequence[str]) -> Profile:
     found = matching(command)
     if found is None:
         return NO_PROFILE
-    echo(f"{shown(command[0])}: profile {found.name}: {found.reason}", err=True)
+    _tell(f"{shown(command[0])}: profile {found.name}: {found.reason}")
     return found
+
+
+def _tell(text: str) -> None:
+    """Print lines for the user. The mounts go on if standard error is closed, or its disk full."""
+    with contextlib.suppress(OSError):
+        echo(text, err=True)
 
 
 def _hold(running: Running) -> int:
@@ -186,7 +193,7 @@ def _attend(running: Running, *, require: bool) -> int:
             running.end()
             where = shown(event.mountpoint)
             raise NotSupportedError(f"{where} cannot be accelerated: {event.reason}")
-        echo(describe(event), err=True)
+        _tell(describe(event))
     if not running.has_mounted:
         raise mounted_nothing(running.command, running.status)
     return running.status

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import stat
 import subprocess
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from efuse.cli import run
 from efuse.control.mounts import mounts
 from efuse.fs.acceleration import Acceleration
 from efuse.supervisor import answering, caller, errands
@@ -198,6 +200,21 @@ def test_user_without_the_right_to_mount_causes_no_process(
 
     monkeypatch.setattr(Spawner, "start", start)
     assert _status(_TRIES) == 0
+
+
+class _Full(io.StringIO):
+    def write(self, _: str) -> int:
+        raise OSError(errno.ENOSPC, "no space is left")
+
+
+def test_mount_goes_on_if_nothing_can_be_printed(
+    stand_in: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in ``efuse run ... 2>&1 | head -1``, and with a log file on a full disk."""
+    (stand_in / "mnt").mkdir()
+    monkeypatch.setattr(sys, "stderr", _Full())
+    with _running(_MOUNTS, stand_in / "mnt") as running:
+        assert run._attend(running, require=False) == 0
 
 
 _MOUNTS_AS_USER = """
