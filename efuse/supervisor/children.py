@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import select
 import signal
 import socket
@@ -14,7 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["GRACE_S", "adopting", "descendants", "end", "reap"]
+__all__ = ["GRACE_S", "adopting", "descendants", "end", "filters_of", "reap"]
 
 GRACE_S = 10.0
 """How long a process may take to end by SIGTERM before SIGKILL follows, in seconds."""
@@ -78,6 +79,15 @@ def _children(pid: int) -> set[int]:
             with contextlib.suppress(OSError):
                 found |= set(map(int, (task / "children").read_text().split()))
     return found
+
+
+def filters_of(pid: int) -> int:
+    """Return how many seccomp filters a process has; 0 if it is gone."""
+    with contextlib.suppress(OSError):
+        status = Path(f"/proc/{pid}/status").read_bytes()
+        if told := re.search(rb"^Seccomp_filters:\s*([0-9]+)$", status, re.MULTILINE):
+            return int(told[1])
+    return 0
 
 
 def end(processes: set[int]) -> None:

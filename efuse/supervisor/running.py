@@ -189,8 +189,14 @@ class Running:
         self._errands.await_unmounts(_UNMOUNT_S)
 
     def _processes(self) -> set[int]:
+        """Return the processes of the daemon, which all have its filter.
+
+        A shell that has executed this program may have had other children, which are now its own.
+        """
         if self._child_ended is not None:
-            return children.descendants(os.getpid()) - self._errands.processes
+            found = children.descendants(os.getpid()) - self._errands.processes
+            ours = children.filters_of(os.getpid())
+            return {pid for pid in found if children.filters_of(pid) > ours}
         if self.process.returncode is not None:
             return set()
         return {self.process.pid, *children.descendants(self.process.pid)}

@@ -63,6 +63,19 @@ def test_second_supervisor_of_a_process_is_refused() -> None:
     assert _ended(sys.executable, "-c", _RUNS_AGAIN) == 7
 
 
+def test_children_from_before_the_daemon_are_left_alone() -> None:
+    """As in a script with ``helper & exec efuse run --require ...``."""
+    helper = subprocess.Popen(["sleep", "600"])
+    try:
+        with contextlib.closing(Running(["sleep", "600"], None, adopt=True)) as running:
+            assert running._processes() == {running.process.pid}
+            running.end()
+            assert helper.poll() is None
+    finally:
+        helper.kill()
+        helper.wait()
+
+
 def test_process_in_the_background_is_awaited(tmp_path: Path) -> None:
     """It might be about to mount."""
     script = f"(sleep 0.5; touch {tmp_path}/done) & exit 0"
