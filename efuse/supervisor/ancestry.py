@@ -4,6 +4,10 @@
 Nothing in /proc tells whether a process is confined. The children of a confined process are, too,
 and the kernel forgets whose child a process was when its parent ends. So a process is known not to
 be confined only while its ancestors, up to the first process of the daemon, are all there.
+
+A process without the right to mount can confine itself only after it has set no_new_privs, which
+the processes below it keep. So it confines none that can still gain rights, as by a set-user-ID
+program: what users do has no effect on the mounts of others.
 """
 
 from __future__ import annotations
@@ -25,23 +29,38 @@ class Confined:
 
     :ivar has_any: whether there ever was one.
     :ivar has_too_many: whether there are so many that every process counts as confined.
-    :ivar processes: the confined processes that are still there.
+    :ivar processes: the confined processes, some of which may have ended.
     """
 
     def __init__(self) -> None:
         self.has_any = self.has_too_many = False
         self.processes: frozenset[Identity] = frozenset()
 
+    @property
+    def known(self) -> frozenset[Identity] | bool:
+        """The confined processes; False: there never was one; True: every process counts as one."""
+        return self.has_too_many or (self.has_any and self.processes)
+
     def add(self, process: int) -> None:
-        """Note that a process may be confined from now on."""
+        """Note that a process may be confined from now on.
+
+        Any process may ask for that as often as it wants, so the others are looked at only now and
+        then.
+        """
         self.has_any = True
         begun = _seen(process)
         if begun is None or self.has_too_many:
             return
-        # The children of one that has ended have lost their ancestor, and count as confined.
-        left = {each for each in self.processes if (_seen(each[0]) or (0, 0))[1] == each[1]}
-        self.processes = frozenset(left | {(process, begun[1])})
-        self.has_too_many = len(self.processes) > _MOST
+        self.processes |= {(process, begun[1])}
+        if len(self.processes) > _MOST:
+            # The children of one that has ended have lost their ancestor, and count as confined.
+            self.processes = frozenset(each for each in self.processes if _is_there(each))
+            self.has_too_many = len(self.processes) > _MOST // 2
+
+
+def _is_there(identity: Identity) -> bool:
+    seen = _seen(identity[0])
+    return seen is not None and seen[1] == identity[1]
 
 
 def is_confined(process: int, first: int, confined: AbstractSet[Identity]) -> bool:

@@ -78,7 +78,9 @@ class Situation:
     :ivar device_number: number of /dev/efuse, as in ``st_rdev``.
     :ivar supervisor: id of its process.
     :ivar first: id of the first process of the daemon.
-    :ivar confined: the processes that have confined themselves by Landlock; or whether any has.
+    :ivar confined: the processes that have confined themselves by Landlock and had the right to
+        mount; False: there is none; True: every process counts as one.
+    :ivar restricted: those that had set no_new_privs.
     :ivar contexts: its descriptors of the contexts of ``efuse`` that fsopen(2) has returned, and
         that have got no descriptor of /dev/efuse yet.
     """
@@ -88,6 +90,7 @@ class Situation:
     supervisor: int
     first: int
     confined: frozenset[tuple[int, int]] | bool
+    restricted: frozenset[tuple[int, int]] | bool
     contexts: tuple[int, ...]
 
 
@@ -344,7 +347,11 @@ class Answering:
         return ""
 
     def _is_confined(self) -> bool:
-        confined = self._situation.confined
+        if self._is_among(self._situation.confined):
+            return True
+        return self._caller.has_no_new_privileges and self._is_among(self._situation.restricted)
+
+    def _is_among(self, confined: frozenset[tuple[int, int]] | bool) -> bool:
         if isinstance(confined, bool):
             return confined
         return is_confined(self._caller.process, self._situation.first, confined)

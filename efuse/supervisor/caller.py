@@ -121,6 +121,11 @@ class Caller:
         """The effective capabilities, a bit each."""
         return int(self._status("CapEff"), 16)
 
+    @property
+    def has_no_new_privileges(self) -> bool:
+        """Whether no_new_privs is set, see prctl(2). It was or will be in all processes below."""
+        return self._status("NoNewPrivs") == "1"
+
     def may_mount(self) -> bool:
         """Tell whether it has CAP_SYS_ADMIN, in its own user namespace."""
         return bool(self.capabilities >> _CAP_SYS_ADMIN & 1)

@@ -112,7 +112,7 @@ class Errands:
         self._given_up: list[tuple[Owner, Worker]] = []
         self._waiting: list[tuple[Notification, Owner]] = []
         self._look_at = _MANY
-        self._confined = Confined()
+        self._confined, self._restricted = Confined(), Confined()
         self._contexts: list[int] = []
         self._device, self._device_number = -1, 0
         with contextlib.suppress(FileNotFoundError):  # then, a mount fails for this reason
@@ -284,7 +284,7 @@ class Errands:
 
     def _consider(self, call: Notification) -> None:
         if call.name == "landlock_restrict_self" and not call.arguments[0] & 1 << 31:
-            self._confined.add(Caller(call.thread).process)
+            self._note_confined(Caller(call.thread))
         if call.name in ("", "landlock_restrict_self") or not call.thread:
             self._listener.continue_call(call)
             return
@@ -296,6 +296,13 @@ class Errands:
         self._forget_killed()
         self._waiting.append((call, owner_of(caller)))
         self._begin_waiting()
+
+    def _note_confined(self, caller: Caller) -> None:
+        """Note that a process may be confined from now on, unless the kernel refuses it."""
+        if caller.has_no_new_privileges:
+            self._restricted.add(caller.process)
+        elif caller.may_mount() and caller.shares("user"):  # all below others have their namespace
+            self._confined.add(caller.process)
 
     def _begin_waiting(self) -> None:
         """Begin with those of the waiting calls whose owners have not too many in hand."""
@@ -333,15 +340,13 @@ class Errands:
 
     @property
     def _situation(self) -> Situation:
-        confined: frozenset[tuple[int, int]] | bool = self._confined.has_too_many
-        if self._confined.has_any and not confined:
-            confined = self._confined.processes
         return Situation(
             device=self._device,
             device_number=self._device_number,
             supervisor=os.getpid(),
             first=self._first,
-            confined=confined,
+            confined=self._confined.known,
+            restricted=self._restricted.known,
             contexts=tuple(self._contexts),
         )
 

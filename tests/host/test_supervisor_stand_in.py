@@ -86,9 +86,11 @@ class _Nothing(Acceleration):
 
 
 @contextlib.contextmanager
-def _running(script: str, *words: object, require: bool = False) -> Iterator[Running]:
+def _running(
+    script: str, *words: object, require: bool = False, adopt: bool = False
+) -> Iterator[Running]:
     command = [sys.executable, "-c", _LIBRARY + script, *map(str, words)]
-    running = Running(command, None, channels=False, require=require)
+    running = Running(command, None, channels=False, require=require, adopt=adopt)
     with contextlib.closing(running):
         yield running
         running.process.kill()
@@ -330,6 +332,36 @@ def test_probe_for_landlock_confines_no_process(stand_in: Path) -> None:
         mount, _ = running.events()
         assert isinstance(mount, DaemonMount)
         assert mount.accelerated or not mount.reason or "detached" in mount.reason
+
+
+_USER_CONFINES_ITSELF = """
+confining = os.fork()
+if confining == 0:
+    user()
+    libc.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
+    libc.syscall(ctypes.c_long(446), 0, 0)
+    os._exit(0)
+os.waitpid(confining, 0)
+receives, sends = os.pipe()
+if os.fork() == 0:
+    if os.fork() == 0:  # in the background, so that nothing tells below which process it is
+        while os.getppid() != int(sys.argv[2]):
+            time.sleep(0.01)
+        number = mount(sys.argv[1], opened())
+        libc.umount2(os.fsencode(sys.argv[1]), 2)
+        os.write(sends, bytes([number]))
+    os._exit(0)
+sys.exit(os.read(receives, 1)[0])
+"""
+
+
+def test_confined_user_has_no_effect_on_others(stand_in: Path) -> None:
+    (stand_in / "mnt").mkdir()
+    with _running(_USER_CONFINES_ITSELF, stand_in / "mnt", os.getpid(), adopt=True) as running:
+        mount, end = running.events()
+        assert isinstance(mount, DaemonMount)
+        assert "Landlock" not in mount.reason
+        assert end == Ended(0)
 
 
 _MOUNTS_BELOW_DESCRIPTOR = """

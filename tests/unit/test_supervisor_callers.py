@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import socket
@@ -130,12 +131,38 @@ def test_too_many_confined_processes_make_all_of_them_so(monkeypatch: pytest.Mon
     assert confined.has_too_many
 
 
-def test_confined_process_that_has_ended_is_not_kept() -> None:
+def test_confined_process_that_has_ended_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("efuse.supervisor.ancestry._MOST", 2)
     confined = Confined()
-    with _child() as ended:
-        confined.add(ended)
+    for _ in range(2):
+        with _child() as ended:
+            confined.add(ended)
     confined.add(os.getpid())
     assert [pid for pid, _ in confined.processes] == [os.getpid()]
+    assert not confined.has_too_many
+
+
+def test_process_that_confines_itself_again_and_again_costs_little(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Any user can have the supervisor look at it, as often as this user wants."""
+    looked: list[int] = []
+
+    def seen(process: int) -> tuple[int, int]:
+        looked.append(process)
+        return 1, process
+
+    monkeypatch.setattr("efuse.supervisor.ancestry._seen", seen)
+    confined = Confined()
+    for process in [*range(100), *range(100)]:
+        confined.add(process)
+    assert len(looked) == 200
+
+
+def test_process_that_gains_no_privileges_is_known() -> None:
+    with _child() as free, _child(lambda: ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)) as bound:
+        assert not Caller(free).has_no_new_privileges
+        assert Caller(bound).has_no_new_privileges
 
 
 def _answer(
@@ -152,7 +179,7 @@ def _answer(
     monkeypatch.setattr(Caller, "text", unreadable)
     monkeypatch.setattr(Caller, "devices", property(seen))
     call = Notification(1, os.getpid(), name, (4, 1, 1, flags, 1, 0))
-    situation = Situation(-1, 0, os.getpid(), os.getpid(), confined=False, contexts=())
+    situation = Situation(-1, 0, os.getpid(), os.getpid(), False, False, ())
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, its:
         Answering(call, situation, its).find()
