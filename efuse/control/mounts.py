@@ -50,6 +50,7 @@ class Mount:
     :ivar source: source of the mount.
     :ivar options: options of the mount, then those of its file system.
     :ivar own_options: options of the mount alone.
+    :ivar propagation: its optional fields, such as ``shared:2``.
     """
 
     mount_id: int
@@ -60,6 +61,18 @@ class Mount:
     source: str
     options: str
     own_options: str = ""
+    propagation: tuple[str, ...] = ()
+
+    @property
+    def sends_to(self) -> int:
+        """The peer group that gets what is mounted on this mount; 0 if there is none."""
+        return next((int(f[7:]) for f in self.propagation if f.startswith("shared:")), 0)
+
+    @property
+    def receives_from(self) -> set[int]:
+        """The peer groups that this mount gets mounts from."""
+        kinds = ("shared:", "master:")
+        return {int(f.partition(":")[2]) for f in self.propagation if f.startswith(kinds)}
 
     @property
     def is_efuse(self) -> bool:
@@ -101,6 +114,7 @@ def _parse_line(line: str) -> Mount:
         source=_unescape(source),
         options=",".join(part for part in (own[5], options) if part),
         own_options=own[5],
+        propagation=tuple(own[6:]),
     )
 
 

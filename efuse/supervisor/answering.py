@@ -361,7 +361,7 @@ class Answering:
 
     def _facts(self) -> reports.Facts:
         return reports.Facts(
-            hides=self._caller.shares("mnt"),
+            shared=self._caller.shares("mnt"),
             # Only fusermount sees this option. For the kernel, it does not exist.
             auto_unmount=any("auto_unmount" in word.split(",") for word in self._caller.words),
             by_user=self._caller.user != 0,

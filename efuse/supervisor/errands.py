@@ -16,10 +16,8 @@ import errno
 import functools
 import logging
 import os
-import re
 import select
 import socket
-import sys
 import threading
 import time
 import traceback
@@ -38,6 +36,7 @@ from efuse.supervisor.answering import Answering, Situation
 from efuse.supervisor.caller import Caller
 from efuse.supervisor.children import descendants
 from efuse.supervisor.daemon_mount import DaemonMount
+from efuse.supervisor.hiding import Needed
 from efuse.supervisor.notifications import Listener, Notification, is_clone
 from efuse.supervisor.spawner import Spawner
 from efuse.supervisor.unmounting import Unmounting
@@ -47,9 +46,6 @@ __all__ = ["Errands"]
 
 _log = logging.getLogger("efuse.fs")
 
-# What this process may look at later.
-_DIRECTORIES = (sys.prefix, sys.base_prefix, str(Path(__file__).parent))
-_NEEDED = ("/dev/efuse", "/sys/fs/efuse", *_DIRECTORIES, *map(os.path.realpath, _DIRECTORIES))
 # The calls that the kernel refuses to a caller without the right to mount. It refuses a clone of
 # /dev/efuse, too, to one whose own descriptor is of /dev/fuse: see `Answering`.
 _MOUNTING = ("mount", "fsopen", "fsconfig", "move_mount")
@@ -114,6 +110,7 @@ class Errands:
         self._look_at = _MANY
         self._confined, self._restricted = Confined(), Confined()
         self._contexts: list[int] = []
+        self._needed = Needed()
         self._device, self._device_number = -1, 0
         with contextlib.suppress(FileNotFoundError):  # then, a mount fails for this reason
             self._device = os.open(DEVICE, os.O_PATH | os.O_CLOEXEC)
@@ -375,11 +372,13 @@ class Errands:
             by_user=made.facts.by_user,
             number=made.number,
         )
-        hidden = _hidden_by(mount.mountpoint) if made.facts.hides else ""
-        if hidden:
-            mount.reason = f"it would hide {hidden} from `efuse run` (EBUSY)"
-            return errno.EBUSY
         try:
+            hidden = self._needed.hidden_by(
+                where, mount.mountpoint, errand.call.thread, shared=made.facts.shared
+            )
+            if hidden:
+                mount.reason = f"it would hide {hidden} from `efuse run` (EBUSY)"
+                return errno.EBUSY
             if not self._listener.is_valid(errand.call):
                 return errno.ESRCH  # it was another process that all this was read from
             mount.begin(made.connection, self._attach)
@@ -390,6 +389,8 @@ class Errands:
                 self._replace(errand, made.places, swapped[0])
         except OSError as error:
             return error.errno or errno.EIO
+        except ControlError:
+            return errno.ESRCH  # the caller is gone
         return 0
 
     def _replace(self, errand: _Errand, places: Mapping[int, bool], new: int) -> None:
@@ -530,10 +531,3 @@ def _logged() -> Iterator[None]:
     except Exception:  # noqa: BLE001 - any process of the daemon makes calls; those of others go on
         text = shown_lines(traceback.format_exc())
         _log.error("a call of the daemon cannot be answered: %s", text)
-
-
-def _hidden_by(path: str) -> str:
-    """Return a path that this process needs and that a mount on *path* would hide, or nothing."""
-    if re.match(r"/proc(/|$)", path):
-        return "/proc"
-    return next((needed for needed in _NEEDED if f"{needed}/".startswith(f"{path}/")), "")

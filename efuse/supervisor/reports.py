@@ -107,12 +107,12 @@ class Replaced:
 class Facts:
     """How a mount is to be attached.
 
-    :ivar hides: whether what is mounted there hides paths from the supervisor.
+    :ivar shared: whether the caller has the mount namespace of the supervisor.
     :ivar auto_unmount: whether it is to be unmounted when its daemon has ended.
     :ivar by_user: whether it is made for a user who may not unmount it.
     """
 
-    hides: bool
+    shared: bool
     auto_unmount: bool
     by_user: bool
 

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partialmethod
 from pathlib import Path
 
 import pytest
@@ -22,13 +23,14 @@ import pytest
 from efuse.cli import run
 from efuse.control.mounts import mounts
 from efuse.fs.acceleration import Acceleration
-from efuse.supervisor import answering, caller, errands
+from efuse.supervisor import answering, caller, errands, hiding
 from efuse.supervisor.daemon_mount import DaemonMount
 from efuse.supervisor.errands import Errands
 from efuse.supervisor.running import Ended, Running
 from efuse.supervisor.spawner import Spawner
 
 _ENOUGH_S = 30
+_INIT = hiding.Needed.__init__
 
 _LIBRARY = """
 import contextlib, ctypes, errno, fcntl, os, struct, sys, threading, time
@@ -362,6 +364,38 @@ def test_confined_user_has_no_effect_on_others(stand_in: Path) -> None:
         assert isinstance(mount, DaemonMount)
         assert "Landlock" not in mount.reason
         assert end == Ended(0)
+
+
+_MOUNTS_ELSEWHERE = """
+if sys.argv[2] == "namespace":
+    assert libc.unshare(0x20000) == 0
+number = mount(sys.argv[1], opened())
+libc.umount2(os.fsencode(sys.argv[1]), 2)
+sys.exit(number)
+"""
+
+
+@pytest.mark.parametrize("way", ["path", "namespace", "same", "private"])
+def test_mount_that_is_propagated_hides_nothing(
+    way: str, stand_in: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would appear where the supervisor looks, although it is made elsewhere."""
+    at, other = stand_in / "at", stand_in / "other"
+    for directory in (at, other, at / "needed"):
+        directory.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "x", at], check=True)
+    (at / "needed").mkdir()
+    propagation = "private" if way == "private" else "shared"
+    subprocess.run(["mount", f"--make-{propagation}", at], check=True)
+    subprocess.run(["mount", "--bind", at, other], check=True)
+    needed = at / "needed"
+    monkeypatch.setattr(hiding.Needed, "__init__", partialmethod(_INIT, (str(needed / "x"),)))
+    target = other / "needed" if way in ("path", "private") else needed
+    with _running(_MOUNTS_ELSEWHERE, target, way) as running:
+        mount, end = running.events()
+        assert isinstance(mount, DaemonMount)
+        assert ("would hide" in mount.reason) == (way != "private")
+        assert end == Ended(0 if way == "private" else errno.EBUSY)
 
 
 _MOUNTS_BELOW_DESCRIPTOR = """
