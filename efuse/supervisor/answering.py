@@ -344,6 +344,8 @@ class Answering:
             return "a security module confines the daemon in its own way (/proc/PID/attr/current)"
         if self._is_confined():
             return "a process of the daemon has confined itself by Landlock"
+        if self._caller.serves_automounts():
+            return "the daemon serves a mount of autofs, and no other process may pass it meanwhile"
         return ""
 
     def _is_confined(self) -> bool:

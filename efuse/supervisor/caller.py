@@ -16,6 +16,8 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+from efuse.control.mounts import all_mounts
+
 __all__ = ["AT_FDCWD", "FUSE_DEVICE", "Caller", "is_device"]
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -129,6 +131,18 @@ class Caller:
     def may_mount(self) -> bool:
         """Tell whether it has CAP_SYS_ADMIN, in its own user namespace."""
         return bool(self.capabilities >> _CAP_SYS_ADMIN & 1)
+
+    def serves_automounts(self) -> bool:
+        """Tell whether its process group is that of the daemon of an autofs mount.
+
+        The kernel lets only this group pass a directory on which that daemon is about to mount.
+
+        :raises ControlError: the caller is gone.
+        """
+        words = (self.proc / "stat").read_bytes().rpartition(b")")[2].split()
+        group = f"pgrp={int(words[2])}"
+        table = all_mounts(mountinfo=self.proc / "mountinfo")
+        return any(m.fstype == "autofs" and group in m.options.split(",") for m in table)
 
     def shares(self, namespace: str) -> bool:
         """Tell whether it is in the same namespace (``user``, ``mnt``, ``pid``) as this process."""

@@ -398,6 +398,42 @@ def test_mount_that_is_propagated_hides_nothing(
         assert end == Ended(0 if way == "private" else errno.EBUSY)
 
 
+# As automount(8): a process looks at a directory, and waits until the daemon has mounted there.
+_SERVES_AUTOMOUNTS = """
+import signal
+signal.alarm(20)
+os.setpgid(0, 0)
+receives, sends = os.pipe()
+options = b"fd=%d,pgrp=%d,minproto=5,maxproto=5,indirect" % (sends, os.getpgrp())
+autofs = os.fsencode(sys.argv[1])
+assert libc.mount(b"x", autofs, b"autofs", ctypes.c_ulong(0), options) == 0
+directory = os.open(autofs, os.O_RDONLY)
+if os.fork() == 0:
+    signal.alarm(30)
+    os.setpgid(0, 0)
+    os.stat(sys.argv[1] + "/x")
+    os._exit(0)
+_, _, token, _ = struct.unpack_from("=iiiI", os.read(receives, 304))
+os.mkdir(sys.argv[1] + "/x")
+number = mount(sys.argv[1] + "/x", opened())
+fcntl.ioctl(directory, 0x9360, token)  # AUTOFS_IOC_READY
+sys.exit(number)
+"""
+
+
+@pytest.mark.skipif(
+    "\tautofs\n" not in Path("/proc/filesystems").read_text(), reason="the kernel has no autofs"
+)
+def test_mount_by_the_daemon_of_autofs_is_plain(stand_in: Path) -> None:
+    """Any other process would wait for the mount that it is to make."""
+    (stand_in / "auto").mkdir()
+    with _running(_SERVES_AUTOMOUNTS, stand_in / "auto") as running:
+        mount, end = running.events()
+        assert end == Ended(0)
+        assert isinstance(mount, DaemonMount)
+        assert "serves a mount of autofs" in mount.reason
+
+
 _MOUNTS_BELOW_DESCRIPTOR = """
 os.dup2(os.open(sys.argv[1], os.O_PATH), 300)
 number = mount("/proc/self/fd/300/mnt", opened())
