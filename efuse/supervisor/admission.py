@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How many calls are answered at the same time, and for whom.
+"""How many calls are answered, and mounts unmounted, at the same time, and for whom.
 
 Each takes a process of the supervisor, which a daemon can keep waiting for as long as it wants, and
 which the limits of its user do not count. So a process has its share, each user has, all users but

@@ -366,7 +366,7 @@ class Answering:
             shared=self._caller.shares("mnt"),
             # Only fusermount sees this option. For the kernel, it does not exist.
             auto_unmount=any("auto_unmount" in word.split(",") for word in self._caller.words),
-            by_user=self._caller.user != 0,
+            user=self._caller.user,
         )
 
     def _ask(

@@ -25,7 +25,7 @@ class DaemonMount:
 
     :ivar mountpoint: path on which it was mounted.
     :ivar auto_unmount: whether it is to be unmounted when its daemon has ended.
-    :ivar by_user: whether it was made for a user, whose fusermount(1) refuses to unmount eFuse.
+    :ivar user: real user id of the process that mounted it.
     :ivar reason: why it has no handlers, in one sentence; empty if it has.
     :ivar hint: what to try then; may be empty.
     :ivar connection: number of its connection; 0 if it is not on eFuse. A later connection may get
@@ -39,7 +39,7 @@ class DaemonMount:
 
     mountpoint: str
     auto_unmount: bool = False
-    by_user: bool = False
+    user: int = 0
     reason: str = ""
     hint: str = ""
     connection: int = 0
@@ -74,6 +74,11 @@ class DaemonMount:
             if self.watched >= 0:
                 os.close(self.watched)
                 self.watched = -1
+
+    @property
+    def by_user(self) -> bool:
+        """Whether it was made for a user, whose fusermount(1) refuses to unmount eFuse."""
+        return self.user != 0
 
     @property
     def accelerated(self) -> bool:

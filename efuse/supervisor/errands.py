@@ -369,7 +369,7 @@ class Errands:
         mount = errand.mount = DaemonMount(
             str(Path(f"/proc/self/fd/{where}").readlink()),
             auto_unmount=made.facts.auto_unmount,
-            by_user=made.facts.by_user,
+            user=made.facts.user,
             number=made.number,
         )
         try:

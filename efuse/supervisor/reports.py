@@ -109,12 +109,12 @@ class Facts:
 
     :ivar shared: whether the caller has the mount namespace of the supervisor.
     :ivar auto_unmount: whether it is to be unmounted when its daemon has ended.
-    :ivar by_user: whether it is made for a user who may not unmount it.
+    :ivar user: real user id of the caller.
     """
 
     shared: bool
     auto_unmount: bool
-    by_user: bool
+    user: int
 
 
 @dataclass(frozen=True, slots=True)

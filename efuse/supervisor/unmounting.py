@@ -19,6 +19,7 @@ from efuse.display import shown
 from efuse.errors import reason
 from efuse.fs.mountpoint import detach
 from efuse.supervisor import reports
+from efuse.supervisor.admission import Busy, Owner
 from efuse.supervisor.daemon_mount import DaemonMount
 from efuse.supervisor.spawner import Spawner
 from efuse.supervisor.worker import Worker
@@ -28,8 +29,6 @@ __all__ = ["Unmounting"]
 _log = logging.getLogger("efuse.fs")
 # After such a time an unmount is reported to hang, and one that failed is tried again.
 _PATIENCE_S = 5.0
-# Mounts of users have a share of their own, so that they do not use up the other.
-_MOST = 16
 _HANGS = "a file system on the way to it does not answer"
 
 
@@ -65,7 +64,8 @@ class Unmounting:
     def begin(self, mount: DaemonMount) -> None:
         """Begin to unmount a mount lazily, but nothing that was mounted there since.
 
-        It does nothing while this is under way, or has just failed.
+        It does nothing while this is under way, or has just failed, or while too many others of the
+        same user are under way.
         """
         number = mount.number
         if not number or time.monotonic() < self._again.get(number, 0.0):
@@ -75,8 +75,8 @@ class Unmounting:
             if time.monotonic() >= under_way.begun + _PATIENCE_S:
                 self._warn(mount, _HANGS)
             return
-        alike = [each.mount.by_user == mount.by_user for each in self._under_way.values()]
-        if sum(alike) >= _MOST:
+        busy = Busy(_owner_of(each.mount) for each in self._under_way.values())
+        if not busy.has_room(_owner_of(mount)):
             return
         try:
             job = functools.partial(_unmount, number, mount.mountpoint)
@@ -129,6 +129,10 @@ class Unmounting:
         if mount.number not in self._said:
             self._said.add(mount.number)
             _log.warning("%s cannot be unmounted: %s", shown(mount.mountpoint), shown(why))
+
+
+def _owner_of(mount: DaemonMount) -> Owner:
+    return Owner(mount.number, mount.user)  # its process is long gone
 
 
 def _unmount(number: int, mountpoint: str, _supervisor: socket.socket) -> None:

@@ -112,6 +112,18 @@ def test_unmount_that_hangs_holds_up_no_call(
     assert not unmounts.fds
 
 
+def test_unmounts_of_a_user_that_hang_hold_up_no_other_user(
+    spawner: Spawner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unmounting, "_unmount", _hangs)
+    monkeypatch.setattr("efuse.supervisor.admission._MOST_PER_USER", 2)
+    unmounts = Unmounting(spawner)
+    for number, user in enumerate((5, 5, 5, 6), start=1):
+        unmounts.begin(DaemonMount(f"/{number}", user=user, number=number))
+    assert sorted(unmounts._under_way) == [1, 2, 4]
+    unmounts.close()
+
+
 def test_unmount_that_has_ended_is_not_repeated_immediately(spawner: Spawner) -> None:
     unmounts, mount = Unmounting(spawner), DaemonMount("/a", number=1)
     unmounts.begin(mount)  # there is no such mount
