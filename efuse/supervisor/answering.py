@@ -56,7 +56,8 @@ __all__ = ["Answering", "Situation"]
 # Flags of mount(2) for a change of a mount: MS_REMOUNT, MS_BIND, MS_MOVE, and propagation.
 _NOT_NEW = 32 | 1 << 12 | 1 << 13 | 1 << 17 | 1 << 18 | 1 << 19 | 1 << 20
 _FD = re.compile(r"(^|,)fd=([^,]*)")
-_NUMBER = re.compile(r"\+?(?:0[xX]([0-9a-fA-F]{1,8})|0([0-7]{1,11})|([0-9]{1,10}))")
+# As kstrtouint() of the kernel.
+_NUMBER = re.compile(r"\+?(?:0[xX]0*([0-9a-fA-F]{1,8})|(0[0-7]*)|([1-9][0-9]{0,9}))\n?")
 _NEW_API = "a mount by fsopen(2)"
 _BY_PROC = "the path of its mount point leads through a link of /proc, or through too many links"
 _Found = tuple[reports.Report, *tuple[int, ...]]
@@ -405,6 +406,8 @@ def _why_not_passed_on(flags: int, kind: str, source: str, options: str) -> str:
     """Return in one sentence why the arguments of mount(2) cannot be passed on; empty if so."""
     if flags & ~FLAGS:
         return f"its mount has flags that eFuse does not pass on: {flags & ~FLAGS:#x}"
+    if _is_of(kind, "fuseblk") and not source.startswith("/"):
+        return "its block device is a path relative to the working directory"
     values = (kind, source, *(option.partition("=")[2] for option in options.split(",")))
     if any(len(os.fsencode(value)) > LONGEST for value in values):
         return f"its source, or the value of an option, is longer than {LONGEST} bytes"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from efuse.supervisor import reports
+from efuse.supervisor import answering, reports
 from efuse.supervisor.admission import Busy, Owner
 from efuse.supervisor.ancestry import Confined, is_confined, parent_of
 from efuse.supervisor.answering import Answering, Situation
@@ -89,6 +89,45 @@ def test_path_of_a_descriptor_is_no_duplicate_of_it() -> None:
     finally:
         os.close(fd)
         os.close(directory)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("0", 0),
+        ("7", 7),
+        ("+7", 7),
+        ("7\n", 7),
+        ("010", 8),
+        ("000000000000007", 7),
+        ("0x1f", 31),
+        ("0X000000000001f", 31),
+        ("2147483648", -1),
+        ("08", -1),
+        ("0x", -1),
+        ("7\n\n", -1),
+        (" 7", -1),
+        ("", -1),
+    ],
+)
+def test_number_of_a_descriptor_is_read_as_the_kernel_does(text: str, number: int) -> None:
+    assert answering._number(text) == number
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "is_passed_on"),
+    [
+        ("fuse", "x", True),
+        ("fuseblk", "/dev/sda1", True),
+        ("fuseblk", "sda1", False),
+        ("fuseblk.ntfs", "sda1", False),
+    ],
+)
+def test_block_device_is_looked_for_where_the_caller_is(
+    kind: str, source: str, is_passed_on: bool
+) -> None:
+    """The supervisor has another working directory, and does not enter the caller's."""
+    assert (answering._why_not_passed_on(0, kind, source, "fd=3") == "") == is_passed_on
 
 
 @pytest.mark.parametrize(
