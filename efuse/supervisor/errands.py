@@ -38,6 +38,7 @@ from efuse.supervisor.children import descendants
 from efuse.supervisor.daemon_mount import DaemonMount
 from efuse.supervisor.hiding import Needed
 from efuse.supervisor.notifications import Listener, Notification, is_clone
+from efuse.supervisor.sharing import is_another_file
 from efuse.supervisor.spawner import Spawner
 from efuse.supervisor.unmounting import Unmounting
 from efuse.supervisor.worker import Worker
@@ -394,9 +395,20 @@ class Errands:
         return 0
 
     def _replace(self, errand: _Errand, places: Mapping[int, bool], new: int) -> None:
+        """Replace descriptors of the caller.
+
+        Another of its threads may have closed one meanwhile, and opened another file there. That
+        stays.
+
+        :raises OSError: EBADF: none is there any more.
+        """
+        before = errand.fds[-1]
         for fd, closes in places.items():
-            self._listener.put(errand.call, new, fd, cloexec=closes)
-            errand.replaced[fd] = closes
+            if not is_another_file(errand.call.thread, fd, os.getpid(), before):
+                self._listener.put(errand.call, new, fd, cloexec=closes)
+                errand.replaced[fd] = closes
+        if not errand.replaced:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
     def _restore(self, errand: _Errand) -> None:
         """Put back the descriptors of the caller that have been replaced."""

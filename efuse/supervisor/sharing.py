@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["is_same_file", "is_watched", "own", "same_file"]
+__all__ = ["is_another_file", "is_same_file", "is_watched", "own", "same_file"]
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _KCMP = {"x86_64": 312, "aarch64": 272}[os.uname().machine]
@@ -54,8 +54,20 @@ def is_watched(thread: int, fds: Iterator[int] | list[int]) -> bool:
 
 def is_same_file(process: int, fd: int, other: int, at: int) -> bool:
     """Tell whether descriptors of two processes are of one open file."""
+    return _compared(process, fd, other, at) == 0
+
+
+def is_another_file(process: int, fd: int, other: int, at: int) -> bool:
+    """Tell whether descriptors of two processes are of different open files.
+
+    If it is not known, as by a kernel without kcmp(2), it is neither this nor `is_same_file`.
+    """
+    return _compared(process, fd, other, at) > 0
+
+
+def _compared(process: int, fd: int, other: int, at: int) -> int:
     number, first, second = ctypes.c_long(_KCMP), ctypes.c_ulong(fd), ctypes.c_ulong(at)
-    return bool(_libc.syscall(number, process, other, _KCMP_FILE, first, second) == 0)
+    return int(_libc.syscall(number, process, other, _KCMP_FILE, first, second))
 
 
 def _descriptors(process: int) -> Iterator[tuple[int, str]]:

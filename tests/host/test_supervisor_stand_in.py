@@ -14,7 +14,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partialmethod
 from pathlib import Path
 
@@ -432,6 +432,38 @@ def test_mount_by_the_daemon_of_autofs_is_plain(stand_in: Path) -> None:
         assert end == Ended(0)
         assert isinstance(mount, DaemonMount)
         assert "serves a mount of autofs" in mount.reason
+
+
+# A thread uses the number of a duplicate for another file while the mount is being made.
+_USES_A_NUMBER_AGAIN = """
+fd = opened()
+duplicate = os.dup(fd)
+def use():
+    while not os.path.exists(sys.argv[2] + "/begun"):
+        time.sleep(0.01)
+    null = os.open("/dev/null", os.O_RDWR)
+    os.dup2(null, duplicate)
+    open(sys.argv[2] + "/used", "w").close()
+threading.Thread(target=use, daemon=True).start()
+assert mount(sys.argv[1], fd) == 0
+libc.umount2(os.fsencode(sys.argv[1]), 2)
+assert os.path.samestat(os.fstat(duplicate), os.stat("/dev/null"))
+"""
+
+
+def test_only_the_device_is_replaced(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (stand_in / "mnt").mkdir()
+    begin = DaemonMount.begin
+
+    def slowly(self: DaemonMount, connection: int, attach: Callable[[int], Acceleration]) -> None:
+        (stand_in / "begun").touch()
+        until = time.monotonic() + _ENOUGH_S
+        while not (stand_in / "used").exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        begin(self, connection, attach)
+
+    monkeypatch.setattr(DaemonMount, "begin", slowly)
+    assert _status(_USES_A_NUMBER_AGAIN, stand_in / "mnt", stand_in) == 0
 
 
 _MOUNTS_BELOW_DESCRIPTOR = """
