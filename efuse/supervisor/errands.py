@@ -123,15 +123,16 @@ class Errands:
 
     def close(self) -> None:
         """End the processes. Unanswered calls fail."""
-        self.end_all()
-        self._unmounting.close()
-        self._spawner.close()
-        for _, worker in self._given_up:
-            worker.close()
-        self._given_up.clear()
-        for fd in [*self._contexts, self._device]:
-            with contextlib.suppress(OSError):  # there was no /dev/efuse
-                os.close(fd)
+        with self._lock:
+            self.end_all()
+            self._unmounting.close()
+            self._spawner.close()
+            for _, worker in self._given_up:
+                worker.close()
+            self._given_up.clear()
+            for fd in [*self._contexts, self._device]:
+                with contextlib.suppress(OSError):  # there was no /dev/efuse
+                    os.close(fd)
 
     def end_all(self) -> None:
         """End the processes that look for answers. Their calls fail with EIO.
@@ -159,6 +160,11 @@ class Errands:
             return fds
 
     @property
+    def _fds_of_unmounts(self) -> list[int]:
+        with self._lock:
+            return self._unmounting.fds
+
+    @property
     def has_calls(self) -> bool:
         """Whether a call is being answered."""
         return bool(self._errands or self._waiting)
@@ -183,7 +189,7 @@ class Errands:
     def await_unmounts(self, most_s: float) -> None:
         """Wait until what was begun to be unmounted is, but not longer than that."""
         until = time.monotonic() + most_s
-        while (fds := self._unmounting.fds) and (left_s := until - time.monotonic()) > 0:
+        while (fds := self._fds_of_unmounts) and (left_s := until - time.monotonic()) > 0:
             poll = select.poll()
             for fd in fds:
                 poll.register(fd, select.POLLIN)

@@ -323,9 +323,11 @@ def started(
 
 
 def _attend(running: Running) -> None:
-    for _ in running.more():
-        pass
-    running.close()
+    try:
+        for _ in running.more():
+            pass
+    finally:  # otherwise, calls would wait for ever
+        running.close()
 
 
 def mounted_nothing(command: Sequence[str], status: int) -> MountError:

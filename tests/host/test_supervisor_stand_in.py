@@ -17,17 +17,19 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partialmethod
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from efuse.cli import run
 from efuse.control.mounts import mounts
 from efuse.fs.acceleration import Acceleration
-from efuse.supervisor import answering, caller, errands, hiding
+from efuse.supervisor import answering, caller, errands, hiding, running
 from efuse.supervisor.daemon_mount import DaemonMount
 from efuse.supervisor.errands import Errands
 from efuse.supervisor.running import Ended, Running
 from efuse.supervisor.spawner import Spawner
+from efuse.supervisor.unmounting import Unmounting
 
 _ENOUGH_S = 30
 _INIT = hiding.Needed.__init__
@@ -318,6 +320,39 @@ def test_end_does_not_wait_for_a_daemon_that_hangs(stand_in: Path) -> None:
         running.end()
         assert time.monotonic() - began < _ENOUGH_S
     assert str(stand_in / "one") not in [each.mountpoint for each in mounts(fuse=True)]
+
+
+def test_thread_that_attends_to_a_daemon_and_fails_leaves_no_call_waiting(stand_in: Path) -> None:
+    with _running("sys.exit(mount(sys.argv[1], opened()))", stand_in) as daemon:
+        daemon.more = _fails  # type: ignore[method-assign]
+        with pytest.raises(IndexError):
+            running._attend(daemon)
+        assert daemon.process.wait(_ENOUGH_S) == errno.ENOSYS
+
+
+def _fails(*_: object) -> Iterator[DaemonMount]:
+    raise IndexError("a fault")
+
+
+def test_one_thread_closes_while_no_other_looks(
+    stand_in: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that closes a descriptor of a process while another polls would close it twice."""
+    owned: list[bool] = []
+    with _running("time.sleep(600)") as daemon:
+        lock: Any = daemon._errands._lock
+
+        def looked(_: Unmounting) -> list[int]:
+            owned.append(lock._is_owned())
+            return []
+
+        monkeypatch.setattr(Unmounting, "fds", property(looked))
+        monkeypatch.setattr(Unmounting, "close", looked)
+        daemon._errands.await_unmounts(1)
+        daemon.close()
+        daemon.process.kill()
+        daemon.process.wait(_ENOUGH_S)
+    assert owned == [True, True]
 
 
 _PROBES = (
