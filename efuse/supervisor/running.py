@@ -84,9 +84,15 @@ class Running:
             stack.callback(self._listener.close)
             if adopt:  # this process has no other purpose
                 _take_all_descriptors()
-            self._pidfd = os.pidfd_open(self.process.pid)
-            stack.callback(os.close, self._pidfd)
-            self._errands = Errands(self._listener, attach, first=self.process.pid, require=require)
+            try:
+                self._pidfd = os.pidfd_open(self.process.pid)
+                stack.callback(os.close, self._pidfd)
+                first = self.process.pid
+                self._errands = Errands(self._listener, attach, first=first, require=require)
+            except BaseException:  # nothing would answer its calls
+                self.process.kill()
+                self.process.wait()
+                raise
             stack.callback(self._errands.close)
             self._open = stack.pop_all()
         self._has_ended = False
@@ -152,7 +158,9 @@ class Running:
 
         :param number: number of the signal.
         """
-        if self.process.returncode is None:
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        if self.process.returncode is None and not poll.poll(0):
             signal.pidfd_send_signal(self._pidfd, number)
             return
         for pid in self._processes():

@@ -9,14 +9,20 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import select
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from efuse.errors import MountError
 from efuse.fs.options import Options
+from efuse.supervisor import launch as launch_module
+from efuse.supervisor.notifications import Listener
 from efuse.supervisor.running import Ended, Running
 
 _MOUNTS_FUSE = """
@@ -74,6 +80,34 @@ def test_children_from_before_the_daemon_are_left_alone() -> None:
     finally:
         helper.kill()
         helper.wait()
+
+
+def test_daemon_that_cannot_be_attended_to_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched: list[subprocess.Popen[bytes]] = []
+
+    def launch(*arguments: Any) -> tuple[subprocess.Popen[bytes], Listener]:
+        process, listener = launch_module.launch(*arguments)
+        launched.append(process)
+        return process, listener
+
+    def fails(*_: object, **_more: object) -> None:
+        raise OSError(errno.EMFILE, "too many descriptors")
+
+    monkeypatch.setattr("efuse.supervisor.running.launch", launch)
+    monkeypatch.setattr("efuse.supervisor.running.Errands", fails)
+    with pytest.raises(OSError, match="too many descriptors"):
+        Running(["sleep", "600"], None)
+    assert launched[0].returncode == -signal.SIGKILL
+
+
+def test_signal_reaches_the_background_although_the_end_of_the_first_process_is_not_seen() -> None:
+    running = Running(["sh", "-c", "sleep 600 & exit 0"], None, adopt=True)
+    with contextlib.closing(running):
+        select.select([running._pidfd], [], [], 30)
+        running.hand_on(signal.SIGTERM)
+        began = time.monotonic()
+        assert [*running.events()] == [Ended(0)]
+        assert time.monotonic() - began < 8
 
 
 def test_process_in_the_background_is_awaited(tmp_path: Path) -> None:
