@@ -35,10 +35,19 @@ def serving(connection: int, device: str, *, proc: Path = _PROC) -> Iterator[Pat
 def command_of(mount: Mount, *, proc: Path = _PROC) -> list[str] | None:
     """Return the program and arguments of the daemon of a mount.
 
+    Any user may open /dev/fuse, and name the mount point. So only processes of the user of the
+    mount are looked at, and those of root.
+
     :returns: None if it is not visible here, or if it is not clear which process it is.
     """
     device = "/dev/efuse" if mount.is_efuse else "/dev/fuse"
-    commands = [_command(process) for process in serving(mount.connection, device, proc=proc)]
+    told = re.search(r"(?:^|,)user_id=([0-9]+)", mount.options)
+    users = {0, int(told[1])} if told else set()
+    commands = [
+        _command(process)
+        for process in serving(mount.connection, device, proc=proc)
+        if not users or _user_of(process) in users
+    ]
     named = [words for words, paths in commands if mount.mountpoint in paths]
     return named[0] if len(named) == 1 else None
 
@@ -49,6 +58,13 @@ def _serves(fd: Path, connection: int, device: str) -> bool:
     info = (fd.parent.parent / "fdinfo" / fd.name).read_text()
     told = re.search(r"^fuse_connection:\s*([0-9]+)$", info, re.MULTILINE)
     return told is None or int(told[1]) == connection
+
+
+def _user_of(process: Path) -> int:
+    try:
+        return process.stat().st_uid
+    except OSError:  # it has ended
+        return -1
 
 
 def _command(process: Path) -> tuple[list[str], set[str]]:

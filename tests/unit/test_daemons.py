@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from efuse.control import daemons
 from efuse.control.daemons import command_of, serving
 from efuse.control.mounts import Mount
 
@@ -52,3 +53,14 @@ def test_command_is_not_guessed(tmp_path: Path) -> None:
     assert command_of(_mount("/srv/mnt", "efuse.bindfs"), proc=tmp_path) is None
     _process(tmp_path, 11, "two", "/srv/mnt", device="/dev/fuse")
     assert command_of(_mount("/srv/mnt"), proc=tmp_path) is None
+
+
+def test_command_of_another_user_is_not_proposed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any user may have /dev/fuse open, and the mount point among the arguments."""
+    mount = Mount(30, 20, 3, "/srv/mnt", "fuse.bindfs", "source", "rw,user_id=7,group_id=7")
+    _process(tmp_path, 10, "bindfs", "/srv/mnt", device="/dev/fuse")
+    for user, command in ((7, ["bindfs", "/srv/mnt"]), (0, ["bindfs", "/srv/mnt"]), (8, None)):
+        monkeypatch.setattr(daemons, "_user_of", lambda _, user=user: user)
+        assert command_of(mount, proc=tmp_path) == command
