@@ -137,15 +137,18 @@ class Errands:
     def end_all(self) -> None:
         """End the processes that look for answers. Their calls fail with EIO.
 
-        A process in the middle of a mount is awaited, but not for ever, to know whether the mount
-        was made. The others may hang, and their calls are answered immediately.
+        Processes in the middle of a mount are awaited together, but not for ever, to know whether
+        the mounts were made. The others may hang, and their calls are answered immediately.
         """
         with self._lock:
             while self._waiting:
                 self._fail(self._waiting.pop()[0])
-            for errand in [*self._errands]:
+            for errand in self._errands:
                 errand.worker.kill()
-                if errand.mount is not None and errand.worker.await_end(_END_S):
+            until = time.monotonic() + _END_S
+            for errand in [*self._errands]:
+                left_s = max(0.0, until - time.monotonic())
+                if errand.mount is not None and errand.worker.await_end(left_s):
                     self._guarded(errand, self._finish)
                 else:
                     self._give_up(errand)

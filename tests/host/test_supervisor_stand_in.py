@@ -10,6 +10,8 @@ import contextlib
 import errno
 import io
 import os
+import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -25,11 +27,14 @@ from efuse.cli import run
 from efuse.control.mounts import mounts
 from efuse.fs.acceleration import Acceleration
 from efuse.supervisor import answering, caller, errands, hiding, running
+from efuse.supervisor.admission import Owner
 from efuse.supervisor.daemon_mount import DaemonMount
 from efuse.supervisor.errands import Errands
+from efuse.supervisor.notifications import Notification
 from efuse.supervisor.running import Ended, Running
 from efuse.supervisor.spawner import Spawner
 from efuse.supervisor.unmounting import Unmounting
+from efuse.supervisor.worker import Worker
 
 _ENOUGH_S = 30
 _INIT = hiding.Needed.__init__
@@ -353,6 +358,33 @@ def test_one_thread_closes_while_no_other_looks(
         daemon.process.kill()
         daemon.process.wait(_ENOUGH_S)
     assert owned == [True, True]
+
+
+def _waits(_: socket.socket) -> None:
+    signal.pause()
+
+
+def test_processes_that_cannot_be_killed_are_awaited_together(
+    stand_in: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def awaited(_: Worker, most_s: float) -> bool:
+        time.sleep(most_s)
+        return False
+
+    monkeypatch.setattr(errands, "_END_S", 1.0)
+    monkeypatch.setattr(Worker, "await_end", awaited)
+    with _running("time.sleep(600)") as daemon:
+        under_way = daemon._errands
+        for number in range(4):
+            call = Notification(number, 0, "mount", (0,) * 6)
+            errand = errands._Errand(call, Owner(1, 0), under_way._spawner.start(_waits))
+            errand.mount = DaemonMount("/")
+            under_way._errands.append(errand)
+        began = time.monotonic()
+        under_way.end_all()
+        assert time.monotonic() - began < 3
+        daemon.process.kill()
+        daemon.process.wait(_ENOUGH_S)
 
 
 _PROBES = (
