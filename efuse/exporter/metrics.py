@@ -130,6 +130,9 @@ _MOUNTS = (
         "Program sets attached since the mount; a replacement counts",
     ),
     _gauge("waiting_requests", Scope.MOUNT, "waiting", "Requests in flight at the daemon"),
+    _gauge(
+        "io_uring", Scope.MOUNT, "io_uring", "1 if the daemon receives its requests by io_uring"
+    ),
     _counter("learned_values", Scope.MOUNT, "learned", "Values handed to the maps since the mount"),
     _counter("map_full_values", Scope.MOUNT, "map_full", "Values that the maps did not accept"),
     _counter(

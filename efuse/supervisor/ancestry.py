@@ -29,7 +29,7 @@ class Confined:
 
     :ivar has_any: whether there ever was one.
     :ivar has_too_many: whether there are so many that every process counts as confined.
-    :ivar processes: the confined processes, some of which may have ended.
+    :ivar processes: the confined processes. Some may have ended.
     """
 
     def __init__(self) -> None:

@@ -81,7 +81,7 @@ class Situation:
     :ivar first: id of the first process of the daemon.
     :ivar confined: the processes that have confined themselves by Landlock and had the right to
         mount; False: there is none; True: every process counts as one.
-    :ivar restricted: those that had set no_new_privs.
+    :ivar restricted: the processes that had set no_new_privs, and then confined themselves.
     :ivar contexts: its descriptors of the contexts of ``efuse`` that fsopen(2) has returned, and
         that have got no descriptor of /dev/efuse yet.
     """
