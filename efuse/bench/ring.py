@@ -84,8 +84,9 @@ def _completions(information: Path) -> int:
 
 def waiting(connection: int, *, on_efuse: bool) -> int:
     """Return how many requests of a connection are not yet answered."""
-    directory = Connection(connection).path if on_efuse else FUSECTL / str(connection)
-    return int((directory / "waiting").read_text())
+    if on_efuse:
+        return Connection(connection).waiting
+    return int((FUSECTL / str(connection) / "waiting").read_text())
 
 
 def missed(before: Usage, after: Usage, requests: int) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from efuse.bench.usage import Usage, kernel_counts, switches
 from efuse.control import Connection
 from efuse.errors import EfuseError
 from efuse.fs.options import Options
-from efuse.profiles import NO_PROFILE, matching
+from efuse.profiles import default_options
 
 __all__ = ["DAEMONS", "EXCLUSIVE", "ON_REQUEST", "SYSTEMS", "System", "is_efuse", "mounted"]
 
@@ -169,11 +169,6 @@ def mounted(
             yield system
 
 
-def _by_default(words: Sequence[str]) -> Options:
-    """Return what ``efuse run`` declares for a daemon without an option."""
-    return Options(capacity={"blocks": 0}, **(matching(words) or NO_PROFILE).declared)
-
-
 @contextmanager
 def _served(name: str, source: Path, mountpoint: Path, daemon: str) -> Iterator[System]:
     mountpoint.mkdir(parents=True, exist_ok=True)
@@ -182,7 +177,7 @@ def _served(name: str, source: Path, mountpoint: Path, daemon: str) -> Iterator[
         with ExitStack() as stack:
             if name in RINGS:
                 stack.enter_context(ring.enabled(name))
-            options = EXCLUSIVE if name != EFUSE_DEFAULT else _by_default(words)
+            options = EXCLUSIVE if name != EFUSE_DEFAULT else default_options(words)
             started = Program.started(
                 words, mountpoint, accelerated=is_efuse(name), options=options
             )

@@ -142,7 +142,7 @@ def misused(name: str, device: _Device) -> str:
     cpus = len(os.sched_getaffinity(0))
     if device.rings != (cpus if name in RINGS else 0):
         return f"the daemon has {device.rings} rings"
-    if name == EFUSE_RING:  # its channels carry only what has no reply
+    if name == EFUSE_RING:  # its loop is libfuse's own, without channels
         return ""
     if not is_efuse(name) or name in _CLONED:
         if device.mappings:

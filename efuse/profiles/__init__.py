@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from efuse.errors import UsageError
+from efuse.fs.options import Options
 
-__all__ = ["NO_PROFILE", "Profile", "all_profiles", "matching", "named"]
+__all__ = ["NO_PROFILE", "Profile", "all_profiles", "default_options", "matching", "named"]
 
 # Options of libfuse and of mount(8) that do not matter for what a profile says.
 _COMMON_OPTIONS = (
@@ -130,6 +131,11 @@ def named(name: str) -> Profile:
         raise UsageError(
             f"there is no profile {name!r} (ENOENT)", hint="efuse profiles list"
         ) from None
+
+
+def default_options(command: Sequence[str]) -> Options:
+    """Return what ``efuse run`` declares for a daemon and its arguments without an option."""
+    return Options(capacity={"blocks": 0}, **(matching(command) or NO_PROFILE).declared)
 
 
 def matching(command: Sequence[str]) -> Profile | None:

@@ -16,8 +16,7 @@ from efuse.bench.counter import SentRequests
 from efuse.bench.foreground import wait_for_mount
 from efuse.control import Connection
 from efuse.fs.mountpoint import unmount
-from efuse.fs.options import Options
-from efuse.profiles import NO_PROFILE, matching
+from efuse.profiles import default_options
 from efuse.stats import read
 from efuse.supervisor.running import started
 from tests.zoo.daemons import Daemon
@@ -145,8 +144,7 @@ def _plain(command: list[str], point: Path, stdin: IO[bytes]) -> Iterator[_Count
 
 @contextlib.contextmanager
 def _on_efuse(command: list[str], point: Path, stdin: IO[bytes]) -> Iterator[_Counter]:
-    options = Options(capacity={"blocks": 0}, **(matching(command) or NO_PROFILE).declared)
-    with started(command, options, stdin=stdin) as (running, mounted):
+    with started(command, default_options(command), stdin=stdin) as (running, mounted):
         try:
             yield _Counter(mounted.connection, plain=False)
         finally:
