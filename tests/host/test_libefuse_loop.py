@@ -21,6 +21,7 @@ from efuse.fs.mountpoint import unmount
 from tests.conftest import Eventually
 from tests.libefuse.callers import ask_until_it_fails
 from tests.libefuse.sanitizers import ADDRESS, SANITIZER_OPTIONS, THREAD
+from tests.threads import reading_stdin
 
 _ROOT = locations.package().parent
 _DATA = bytes((i * 31 + i // 251) & 0xFF for i in range(300000))
@@ -103,14 +104,9 @@ class Daemon:
         assert self.process.stdout
         assert self.process.stdout.readline() == b"waiting\n"
 
-    def in_read(self) -> int:
-        """Return the number of handlers that wait for say()."""
-        tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
-        return sum((task / "syscall").read_text().split()[:2] == ["0", "0x0"] for task in tasks)
-
     def blocked(self, times: int) -> list[Future[bytes]]:
         reads = [self.read("block") for _ in range(times)]
-        self.eventually(lambda: self.in_read() == times, what="handlers that wait")
+        self.eventually(lambda: reading_stdin(self.process.pid) == times, what="handlers that wait")
         return reads
 
     def end(self) -> int:

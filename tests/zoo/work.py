@@ -20,8 +20,8 @@ Seen = dict[str, tuple[int, int, str]]
 _SIZES = (0, 1, 100, 4096, 5000, 70_000, 300_000)
 # Longer than the timeout of libfuse's daemons.
 _EXPIRED_S = 1.5
-# Times of a file that changed later than this may stay the same with its next change.
-_SETTLED_S = 2.5
+# The kernel keeps no data of a file whose newest time is less than three whole seconds ago.
+_SETTLED_S = 3.1
 
 
 def make_tree(root: Path, seed: int = 1) -> None:

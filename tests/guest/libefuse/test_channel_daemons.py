@@ -38,6 +38,7 @@ from tests.guest.support.channel_daemon import (
 from tests.guest.support.daemons import lookup_again
 from tests.guest.support.forked import efuse
 from tests.guest.support.manual_daemon import DEADLINE_S, until
+from tests.threads import reading_stdin
 
 
 @pytest.fixture
@@ -189,17 +190,8 @@ def test_daemon_linked_with_libefuse_uses_channels(mountpoint: Path) -> None:
 def _blocked(daemon: ChannelDaemon, pool: ThreadPoolExecutor, number: int) -> list[Future[bytes]]:
     """Block *number* handlers, each of which waits for a byte, and return their reads."""
     reads = [pool.submit(read, daemon.path / "block") for _ in range(number)]
-    until(lambda: _in_read(daemon.pid) == number)
+    until(lambda: reading_stdin(daemon.pid) == number)
     return reads
-
-
-def _in_read(pid: int) -> int:
-    """Return the number of threads that read standard input."""
-    found = 0
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        words = (task / "syscall").read_text().split()
-        found += words[:2] == ["0", "0x0"]
-    return found
 
 
 def test_channel_of_a_blocked_worker_is_served_by_others(
@@ -341,7 +333,7 @@ def test_killed_daemon_fails_its_callers_and_frees_the_module(
     with started([loop_daemon(), "0", mountpoint], mountpoint) as daemon:
         # There are more requests than threads, so some were delivered and some were not.
         reads = [pool.submit(read, mountpoint / "block") for _ in range(14)]
-        until(lambda: _in_read(daemon.pid) == 10)
+        until(lambda: reading_stdin(daemon.pid) == 10)
         daemon.process.kill()
         for each in reads:
             assert isinstance(each.exception(DEADLINE_S), OSError)

@@ -21,6 +21,7 @@ from efuse.libefuse import library
 from efuse.libefuse import sources as libefuse_sources
 from efuse.supervisor import running
 from tests.guest.support.manual_daemon import DEADLINE_S, until
+from tests.threads import system_calls
 
 CPUS = os.cpu_count() or 1
 _IOCTL, _EFUSE_IOC_NEXT = "16", "0xc018e543"
@@ -157,11 +158,9 @@ def mapped(pid: int) -> int:
 def waiting(pid: int) -> list[int]:
     """Return the IDs of the threads of a process that wait in EFUSE_IOC_NEXT."""
     found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            words = (task / "syscall").read_text().split()
-            if words[0] == _IOCTL and words[2] == _EFUSE_IOC_NEXT:
-                found.append(int(task.name))
+    for tid, words in system_calls(pid):
+        if words[0] == _IOCTL and words[2] == _EFUSE_IOC_NEXT:
+            found.append(tid)
     return found
 
 
