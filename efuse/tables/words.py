@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import functools
+
 from efuse.control.transport import why_no_channels
 from efuse.stats.latency import bounds_ns
 from efuse.stats.model import Sample
 from efuse.units import duration
 
 __all__ = ["bucket_words", "state_words", "transport_words"]
+
+_WHY_EACH_NS = 10_000_000_000
 
 
 def state_words(sample: Sample) -> tuple[str, str, str]:
@@ -23,12 +27,20 @@ def state_words(sample: Sample) -> tuple[str, str, str]:
 
 
 def transport_words(sample: Sample) -> str:
-    """Return how requests of an eFuse mount reach its daemon; if by the device itself, why."""
+    """Return how requests of an eFuse mount reach its daemon; if by the device itself, why.
+
+    The reason is looked for among all processes, so only once in 10 s.
+    """
     if sample.io_uring:
         return "io_uring"
     if sample.has_channels:
         return "channels"
-    return f"/dev/efuse: {why_no_channels(sample.connection)}"
+    return f"/dev/efuse: {_why(sample.connection, sample.taken_ns // _WHY_EACH_NS)}"
+
+
+@functools.lru_cache(maxsize=16)
+def _why(connection: int, period: int) -> str:
+    return why_no_channels(connection)
 
 
 def bucket_words(bucket: int) -> str:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from efuse.control.transport import why_no_channels
+from efuse.stats.model import Sample
+from efuse.tables import words
 
 _OLD, _NEW = "/lib/libfuse3.so.3.10.5", "/lib/libfuse3.so.3.14.0"
 
@@ -72,3 +74,21 @@ def test_daemon_that_is_not_visible_is_reported(tmp_path: Path) -> None:
     (tmp_path / "10/fd/0").symlink_to("/dev/null")
     (tmp_path / "self").mkdir()
     assert why_no_channels(3, proc=tmp_path) == "its daemon is not visible here"
+
+
+def test_reason_is_looked_for_once_in_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`efuse top` shows it in each frame, and there may be many processes."""
+    asked: list[int] = []
+
+    def why(connection: int) -> str:
+        asked.append(connection)
+        return f"reason {len(asked)}"
+
+    words._why.cache_clear()
+    monkeypatch.setattr(words, "why_no_channels", why)
+    shown = [
+        words.transport_words(Sample(c, at * 10**9)) for c, at in [(3, 0), (3, 9), (4, 9), (3, 10)]
+    ]
+    words._why.cache_clear()
+    assert asked == [3, 4, 3]
+    assert shown == [f"/dev/efuse: reason {n}" for n in (1, 1, 2, 3)]
