@@ -9,16 +9,20 @@ nodes=(--nodes 2 --cpus 4)
 shape=()
 
 # memory_of_guests MOST [PYTEST ARGUMENTS]: print how many MiB each guest may have: at most MOST,
-# and all guests together at most half of the available memory. EFUSE_GUESTS is the number of guests
-# that run at the same time, if others run as well.
+# and all guests together at most half of the available memory.
 memory_of_guests() {
-	awk -v most="$1" -v n="${EFUSE_GUESTS:-$(($# > 1 ? 1 : 2))}" \
+	awk -v most="$1" -v n="$(($# > 1 ? 1 : 2))" \
 		'/^MemAvailable:/ { m = int($2 / 2048 / n); print (m > most ? most : m) }' /proc/meminfo
 }
 
+# What runs in a guest of its own before the first of the two guests: nothing, if the sourcing script
+# does not define it.
+before_the_first() { :; }
+
 # Run all tests. Two guests share them: each takes the next test file that the other one has not
-# taken (tests/guest/support/work_sharing.py). Before one of them, a guest with two NUMA nodes runs
-# the tests that need these.
+# taken (tests/guest/support/work_sharing.py). Before the other guest, one with two NUMA nodes runs
+# the tests that need these. More than two guests at the same time would take several times as long
+# on two processors: a virtual one that is not running keeps the locks that the others wait for.
 all_in_guests() {
 	local rest=(tests/guest --ignore=tests/guest/numa) status=0
 	share=$(mktemp -d "${XDG_CACHE_HOME:-$HOME/.cache}/efuse/share.XXXXXX")
@@ -35,6 +39,7 @@ all_in_guests() {
 	) >"$share/.printed" 2>&1 </dev/null &
 	beside=$!
 	set +m
+	before_the_first || status=$?
 	EFUSE_SHARE=$share/one in_guest "${rest[@]}" || status=$?
 	wait "$beside" || status=$?
 	return "$status"

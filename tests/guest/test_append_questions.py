@@ -111,6 +111,7 @@ def test_append_goes_to_an_announced_end_although_fuse_drops_each_reply_with_the
         writing = stack.enter_context(running(os.write, fd, b"two "))
         stack.callback(m.release)
         m.wait_held(rounds + 1 + busy)
+        asked = 1
         for left in reversed(range(rounds)):
             read_ = m.call("_held.pop", 0)
             assert read_.request.opcode == "read"
@@ -120,9 +121,11 @@ def test_append_goes_to_an_announced_end_although_fuse_drops_each_reply_with_the
             until(lambda left=left: writing.done() or m.held() == left + 1 + busy)
             if writing.done():
                 break
+            asked += 1
         m.release()
         assert writing.result() == 4
         assert bytes(m.call("inode", "f").data) == longer + b"two "
+        assert asked == 1, f"asked {asked} times: once more for each read"
         if busy:
             assert writes.results(1) == [BLOCK]
         writes.close()

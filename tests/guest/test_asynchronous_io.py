@@ -178,6 +178,34 @@ def test_short_asynchronous_append_returns_the_number_of_bytes_that_it_appended(
         assert results == [appended], f"{results}, but {appended} bytes are in the file"
 
 
+def test_asynchronous_write_that_the_daemon_ends_short_fails(mountpoint: Path, lower: Path) -> None:
+    """The backing file takes a part, the daemon the next one, and then it has no room either."""
+    size = 2 << 20
+    with (
+        small(lower) as point,
+        mounted(mountpoint, path="direct", generic_flags=ASYNC_DIO, **LONG) as m,
+    ):
+        path = backing(point, b"")
+        os.truncate(path, size)
+        _leave(point, 8 * BLOCK)
+        make(m, "f", bytes(size))
+        whole(m, path, write=True)
+        fd = os.open(m / "f", os.O_WRONLY)
+        memory = mmap.mmap(-1, size)
+        memory[:] = b"w" * size
+        start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        m.hold("write", "after")
+        with running(asynchronously, PWRITE, fd, start, size, 0) as writing:
+            m.wait_held()
+            m.call("deny", "write", 0, errno.ENOSPC)
+            m.release()
+            assert writing.result() == [-errno.EIO]
+        m.call("deny", "write", 0, 0)
+        os.close(fd)
+        assert Path(path).read_bytes().startswith(b"w")
+        assert b"w" in bytes(m.call("inode", "f").data)
+
+
 def test_splice_reports_the_bytes_that_a_path_has_written(mountpoint: Path, lower: Path) -> None:
     """The backing file takes a part, and the daemon has no room for the rest."""
     size = 1 << 20

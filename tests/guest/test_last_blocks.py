@@ -82,8 +82,9 @@ def test_last_block_of_a_truncated_file_is_void_after_a_write_behind_it(
         assert pages == data
 
 
+@pytest.mark.parametrize("declare", [(), ("nodeid_per_file",)], ids=["names are asked", "one name"])
 def test_last_block_of_a_file_that_fuse_takes_for_longer_is_void_after_a_write_behind_it(
-    mountpoint: Path,
+    mountpoint: Path, declare: tuple[str, ...]
 ) -> None:
     """The kernel knows the right size, but FUSE drops the reply: a direct read has completed.
 
@@ -92,6 +93,7 @@ def test_last_block_of_a_file_that_fuse_takes_for_longer_is_void_after_a_write_b
     with mounted(
         mountpoint,
         consistency="exclusive",
+        declare=declare,
         generic_flags=ASYNC_DIO,
         open_flags=FOPEN_NOFLUSH,
         **LONG,
