@@ -9,6 +9,7 @@ turn.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import struct
 from collections.abc import Collection, Iterable, Mapping
@@ -66,7 +67,14 @@ def compile_handlers(
                 )
         programs = {member: spec.programs[member] for member in members}
         own.append(replace(spec, programs=programs))
+    if with_builtin and not own:
+        return _builtin_less(frozenset(without))
     return compose(_less(builtin(), without) if with_builtin else None, own)
+
+
+@functools.lru_cache(maxsize=16)  # a process that mounts often composes them once
+def _builtin_less(without: frozenset[str]) -> Spec:
+    return compose(_less(builtin(), without))
 
 
 def _less(base: Spec, without: Collection[str]) -> Spec:

@@ -12,7 +12,8 @@ covers everything that an answer depends on:
 * the version of libbpf, and `_VERSION`.
 
 A file is used only if :func:`efuse.locations.read_private` reads it, and its checksum is right.
-Otherwise the types are parsed, as without a file.
+Otherwise the types are parsed, as without a file. A process reads a file once, and keeps the last
+`_MAX_KEPT` indexes.
 
 The file is neither read nor written if the cache is on a FUSE mount: the daemon may be the process
 that asks, which would wait for itself, or a daemon that hangs.
@@ -26,7 +27,7 @@ import json
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Self
+from typing import ClassVar
 
 from efuse import locations
 from efuse.btf import TypeMember, reader_version
@@ -39,6 +40,7 @@ __all__ = ["TypeIndex"]
 _VERSION = 1
 _MAX_ANSWERS = 4096
 _MAX_FILES = 64
+_MAX_KEPT = 4
 _NOTE = struct.Struct("=III")  # struct elf32_note: sizes of name and content, type
 _BUILD_ID = (b"GNU\0", 3)
 
@@ -46,32 +48,44 @@ _BUILD_ID = (b"GNU\0", 3)
 class TypeIndex:
     """Answers about the types of one kernel and one module, by question.
 
-    :param path: file of the answers; None: they are not stored.
-    :param key: everything that the answers depend on, as a digest.
+    :param key: everything that the answers depend on, as a digest; empty: they are not stored.
     """
 
-    def __init__(self, path: Path | None, key: str) -> None:
-        self._path = path
+    _kept: ClassVar[dict[str, TypeIndex]] = {}
+
+    def __init__(self, key: str) -> None:
         self._key = key
         self._numbers: dict[str, int | None] = {}
         self._members: dict[str, tuple[TypeMember, ...]] = {}
         self._is_new = False
 
     @classmethod
-    def read(cls, sysfs: Path, module: bytes | None) -> Self:
+    def read(cls, sysfs: Path, module: bytes | None) -> TypeIndex:
         """Return the index, with the stored answers if there are any.
 
         :param sysfs: directory with ``btf/`` and ``notes`` of the running kernel.
         :param module: content of the module's BTF file; None for the kernel alone.
         """
         key = _key(sysfs, module)
-        directory = _directory() if key else None
-        index = cls(directory / f"{key}.json" if directory else None, key)
-        if index._path:
+        if (kept := cls._kept.get(key)) is not None:
+            return kept
+        index = cls(key)
+        if path := index._file():
             with contextlib.suppress(OSError, EfuseError, ValueError):
-                text = _checked(key, locations.read_private(index._path))
+                text = _checked(key, locations.read_private(path))
                 index._numbers, index._members = _answers(json.loads(text))
+        if key:
+            index._keep()
         return index
+
+    def _keep(self) -> None:
+        kept = [*self._kept.items(), (self._key, self)]
+        type(self)._kept = dict(kept[max(0, len(kept) - _MAX_KEPT) :])
+
+    def _file(self) -> Path | None:
+        """Return the file of the answers; None if they are not stored."""
+        directory = _directory() if self._key else None
+        return directory / f"{self._key}.json" if directory else None
 
     def __bool__(self) -> bool:
         return bool(self._numbers)
@@ -94,17 +108,17 @@ class TypeIndex:
 
     def write(self) -> None:
         """Store the answers if some are new. If that fails, the next process parses again."""
-        if not self._is_new or not self._path or len(self._numbers) > _MAX_ANSWERS:
+        if not self._is_new or len(self._numbers) > _MAX_ANSWERS or not (path := self._file()):
             return
         self._is_new = False
         members = {
             name: [(member.name, member.type_id, member.bits) for member in found]
-            for name, found in self._members.items()
+            for name, found in dict(self._members).items()
         }
-        text = json.dumps({"numbers": self._numbers, "members": members})
+        text = json.dumps({"numbers": dict(self._numbers), "members": members})
         with contextlib.suppress(OSError, EfuseError):
-            locations.write(self._path, f"{_checksum(self._key, text)}\n{text}")
-            locations.remove_oldest(self._path.parent, "*.json", _MAX_FILES)
+            locations.write(path, f"{_checksum(self._key, text)}\n{text}")
+            locations.remove_oldest(path.parent, "*.json", _MAX_FILES)
 
 
 def _directory() -> Path | None:

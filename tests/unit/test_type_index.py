@@ -35,6 +35,8 @@ def _notes(build_id: bytes) -> bytes:
 @pytest.fixture
 def sysfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(type_index, "_MAX_KEPT", 0)  # as if each question came from a new process
+    monkeypatch.setattr(type_index.TypeIndex, "_kept", {})
     sysfs = tmp_path / "sys"
     write_types(sysfs)
     (sysfs / "notes").write_bytes(_notes(b"\1" * 20))
@@ -108,6 +110,21 @@ def test_second_read_opens_no_vmlinux_and_gives_the_same_answers(
         assert not opened()
     (file,) = _files()
     assert file.stat().st_mode & 0o777 == 0o644
+
+
+def test_process_reads_the_file_once(sysfs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = _ask(sysfs)
+    monkeypatch.setattr(type_index, "_MAX_KEPT", 1)
+    with _opens_of(_files()[0]) as opened:
+        assert _ask(sysfs) == first
+        assert opened()
+        assert _ask(sysfs) == first
+        assert not opened()
+        write_types(sysfs, module_args=24)  # another module is loaded
+        assert "24" in str(_ask(sysfs))
+        write_types(sysfs)
+        assert _ask(sysfs) == first
+        assert opened()  # only the last index was kept
 
 
 def test_question_that_is_new_is_answered_and_stored(sysfs: Path) -> None:
@@ -191,9 +208,10 @@ def _not_utf8(file: Path) -> None:
 
 def _another_kernels(file: Path) -> None:
     """A file with a right checksum under another name."""
-    index = type_index.TypeIndex(file, "another key")
-    index.number(f"bits {'fuse_req'} args", lambda: 8)
+    index = type_index.TypeIndex("another key")
+    index.number("bits fuse_req args", lambda: 8)
     index.write()
+    (file.parent / "another key.json").replace(file)
 
 
 @pytest.mark.parametrize(
