@@ -125,7 +125,8 @@ def test_append_goes_to_an_announced_end_although_fuse_drops_each_reply_with_the
         m.release()
         assert writing.result() == 4
         assert bytes(m.call("inode", "f").data) == longer + b"two "
-        assert asked == 1, f"asked {asked} times: once more for each read"
+        # With two names no reply stays known, and an append looks at its position twice.
+        assert asked == (1 if busy else 2), f"asked {asked} times: once more for each read"
         if busy:
             assert writes.results(1) == [BLOCK]
         writes.close()
