@@ -17,8 +17,8 @@ from tests.unit.symlinks import link_chain
 
 
 @pytest.fixture
-def sysfs(tmp_path: Path) -> FakeSysfs:
-    return FakeSysfs(tmp_path)
+def sysfs(memory_path: Path) -> FakeSysfs:
+    return FakeSysfs(memory_path)
 
 
 def test_attributes_have_their_types(sysfs: FakeSysfs) -> None:

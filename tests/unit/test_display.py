@@ -55,12 +55,12 @@ def test_command_prints_the_name_of_a_mount_escaped(
     name: bytes,
     words: list[str],
     as_json: bool,
-    tmp_path: Path,
+    memory_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     name = b"/tmp/" + name
     written = name.replace(b"\n", b"\\012")  # the kernel's escape
-    sysfs = FakeSysfs(tmp_path)
+    sysfs = FakeSysfs(memory_path)
     sysfs.add(7)
     sysfs.mountinfo.write_bytes(
         b"107 1 0:7 / %s rw - efuse.x source rw\n109 1 0:9 / %s rw - fuse.x source rw\n"

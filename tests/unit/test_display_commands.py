@@ -39,9 +39,9 @@ def _printed(words: Sequence[str], as_json: bool) -> str:
 
 @both
 def test_maps_files_prints_the_name_of_a_file_escaped(
-    name: bytes, as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: bytes, as_json: bool, memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sysfs = FakeSysfs(tmp_path)
+    sysfs = FakeSysfs(memory_path)
     sysfs.add(7)
     sysfs.everywhere(monkeypatch)
     cache = DataCacheUsage(8, 1, 0, (FileCache(2, os.fsdecode(b"d/" + name), 1, 3, 4),))
@@ -57,9 +57,9 @@ def test_maps_files_prints_the_name_of_a_file_escaped(
 
 @both
 def test_top_prints_the_name_of_a_mount_escaped(
-    name: bytes, as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: bytes, as_json: bool, memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sysfs = FakeSysfs(tmp_path)
+    sysfs = FakeSysfs(memory_path)
     sysfs.add(7)
     sysfs.count(7, "lookup", requests=4, hits=3, daemon=1)
     written = name.replace(b"\n", b"\\012")  # the kernel's escape

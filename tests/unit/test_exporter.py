@@ -41,8 +41,8 @@ def configfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeConfigfs:
 
 
 @pytest.fixture
-def sysfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, configfs: FakeConfigfs) -> FakeSysfs:
-    tree = FakeSysfs(tmp_path)
+def sysfs(memory_path: Path, monkeypatch: pytest.MonkeyPatch, configfs: FakeConfigfs) -> FakeSysfs:
+    tree = FakeSysfs(memory_path)
     tree.everywhere(monkeypatch)
     return tree
 

@@ -27,9 +27,9 @@ FREE = Address("127.0.0.1", 0)
 
 
 @pytest.fixture
-def sysfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSysfs:
+def sysfs(tmp_path: Path, memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSysfs:
     FakeConfigfs(tmp_path, monkeypatch)
-    tree = FakeSysfs(tmp_path)
+    tree = FakeSysfs(memory_path)
     tree.everywhere(monkeypatch)
     monkeypatch.setattr("efuse.stats.maps.usage", lambda number: (MapUsage("attrs", 1, 9),))
     return tree

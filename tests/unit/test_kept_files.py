@@ -71,8 +71,8 @@ def test_kept_file_of_an_ended_mount_is_opened_again(
         assert opened(directory) == {"a"}
 
 
-def test_samples_are_the_same_with_and_without_kept_files(tmp_path: Path) -> None:
-    sysfs = FakeSysfs(tmp_path)
+def test_samples_are_the_same_with_and_without_kept_files(memory_path: Path) -> None:
+    sysfs = FakeSysfs(memory_path)
     sysfs.add(41, "/mnt/a")
     with KeptFiles() as files:
         for requests in (1, 2):

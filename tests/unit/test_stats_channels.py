@@ -53,8 +53,8 @@ AFTER = {
 
 
 @pytest.fixture
-def sysfs(tmp_path: Path) -> FakeSysfs:
-    return FakeSysfs(tmp_path)
+def sysfs(memory_path: Path) -> FakeSysfs:
+    return FakeSysfs(memory_path)
 
 
 def model() -> MountRates:

@@ -21,9 +21,9 @@ from tests.unit.fake_sysfs import FakeSysfs
 
 
 @pytest.fixture
-def sysfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSysfs:
+def sysfs(tmp_path: Path, memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSysfs:
     FakeConfigfs(tmp_path, monkeypatch)
-    tree = FakeSysfs(tmp_path)
+    tree = FakeSysfs(memory_path)
     tree.everywhere(monkeypatch)
     return tree
 
