@@ -142,9 +142,7 @@ def misused(name: str, device: _Device) -> str:
     cpus = len(os.sched_getaffinity(0))
     if device.rings != (cpus if name in RINGS else 0):
         return f"the daemon has {device.rings} rings"
-    if name == EFUSE_RING:  # its loop is libfuse's own, without channels
-        return ""
-    if not is_efuse(name) or name in _CLONED:
+    if not is_efuse(name) or name in (*_CLONED, EFUSE_RING):
         if device.mappings:
             return f"the daemon has {device.mappings} channels"
         if (device.descriptors > 1) != (name in _CLONED):

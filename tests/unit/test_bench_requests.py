@@ -263,8 +263,9 @@ def test_transport_of_a_daemon_is_told_by_its_descriptors(monkeypatch: pytest.Mo
             assert (misused(name, device) == "") == (device == its), (name, device)
     assert "1 channels for 2 CPUs" in misused("efuse", _Device(2, 1))
     for name in RINGS:
+        assert misused(name, rings) == ""
         assert misused(name, _Device(1, 0, 1)) == "the daemon has 1 rings"
-    assert misused(EFUSE_RING, _Device(3, 2, 2)) == ""
+        assert misused(name, _Device(3, 2, 2)) == "the daemon has 2 channels"
 
 
 def test_program_set_other_than_that_of_the_transport_is_noticed() -> None:
