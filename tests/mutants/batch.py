@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Try broken builds in guests: as many in one guest as it survives.
 
-Each build has a directory with its sources, and `tests.mutants.inside` runs the builds' commands in
-the order of these directories. It stores in each what to run (`WORK`), that it has begun
-(`STARTED`), what it printed (`OUTPUT`) and its exit status (`STATUS`). If a guest ends while a
-build's command runs, the others run in the next guest. The build is noticed if the guest's kernel
-had complained; else its command runs once more, because the emulator may have ended the guest.
+Each build has a directory with its sources, from which its modules are built. The file `WORK` in
+it tells what to run. `tests.mutants.inside` runs the builds' commands in the order of these
+directories, and stores in each that it has begun (`STARTED`), what it printed (`OUTPUT`) and its
+exit status (`STATUS`). If a guest ends while a build's command runs, the others run in the next
+guest. The build is noticed if the guest's kernel had complained; else its command runs once more,
+because the emulator may have ended the guest.
 """
 
 from __future__ import annotations
@@ -95,7 +96,9 @@ def prepare(mutant: Mutant, root: Path, command: list[str]) -> None:
     built = _run(root, sys.executable, "-m", "tests.mutants.build", kept)
     if built.returncode:
         raise ValueError(f"{mutant.name}: {built.stderr}")
-    work = {"command": command, "modules": json.loads(built.stdout)}
+    # Python has compiled the unbroken sources before, which takes long in a guest.
+    sources = _ROOT if mutant.is_of_modules else root
+    work = {"command": command, "sources": str(sources), "modules": json.loads(built.stdout)}
     store(root / WORK, json.dumps(work))
 
 

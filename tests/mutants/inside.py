@@ -35,13 +35,13 @@ def _unloaded() -> bool:
 def _run(root: Path) -> int:
     """Run the command of one build. Return its exit status."""
     work = json.loads((root / WORK).read_text())
-    environment = {**os.environ, **work["modules"], "PYTHONPATH": str(root)}
+    environment = {**os.environ, **work["modules"], "PYTHONPATH": work["sources"]}
     live.load(Path(work["modules"][MODULE]))
     with (root / OUTPUT).open("w") as output:
         try:
             return subprocess.run(
                 work["command"],
-                cwd=root,
+                cwd=work["sources"],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -20,6 +20,11 @@ class Mutant:
     new: str
     tests: tuple[str, ...]
 
+    @property
+    def is_of_modules(self) -> bool:
+        """Whether only the modules are broken, and not what the tests themselves use."""
+        return self.file.startswith(("kernel_patches/src/", "csd/src/"))
+
     def apply(self, root: Path) -> None:
         """Break the sources below *root*.
 
