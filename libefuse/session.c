@@ -26,7 +26,8 @@ bool session_served(struct fuse_session *se, unsigned int max_workers, int *resu
 	if (wanted && !strcmp(wanted, "0"))
 		return false;
 	if (!session_has_custom_io()) {
-		fprintf(stderr, "efuse: no channels: libfuse is older than 3.14\n");
+		fprintf(stderr, "efuse: no channels: libfuse is older than 3.14, "
+			"or not a library of the program itself\n");
 		return false;
 	}
 	*result = loop_channels(se, max_workers, &started);

@@ -26,9 +26,9 @@ before_the_first() { :; }
 all_in_guests() {
 	local rest=(tests/guest --ignore=tests/guest/numa) status=0
 	share=$(mktemp -d "${XDG_CACHE_HOME:-$HOME/.cache}/efuse/share.XXXXXX")
-	# A process group of its own, so that it can be ended as a whole. Its output is always
-	# shown.
-	trap 'kill -- "-$beside" 2>/dev/null || true; end_of_share' EXIT
+	# Process groups of their own, so that they can be ended as a whole. The output of the other
+	# one is always shown.
+	trap 'end_of_share' EXIT
 	set -m
 	(
 		shape=("${nodes[@]}")
@@ -37,15 +37,24 @@ all_in_guests() {
 		EFUSE_SHARE=$share/other in_guest "${rest[@]}" || status=$?
 		exit "$status"
 	) >"$share/.printed" 2>&1 </dev/null &
-	beside=$!
+	groups+=("-$!")
+	(
+		before_the_first || status=$?
+		EFUSE_SHARE=$share/one in_guest "${rest[@]}" || status=$?
+		exit "$status"
+	) </dev/null &
+	groups+=("-$!")
 	set +m
-	before_the_first || status=$?
-	EFUSE_SHARE=$share/one in_guest "${rest[@]}" || status=$?
-	wait "$beside" || status=$?
+	wait "${groups[1]#-}" || status=$?
+	wait "${groups[0]#-}" || status=$?
+	groups=()
 	return "$status"
 }
 
+groups=()
+
 end_of_share() {
+	[ ${#groups[@]} -eq 0 ] || kill -- "${groups[@]}" 2>/dev/null || true
 	echo "the guest with two nodes, and the other one of those that shared the tests:"
 	cat "$share/.printed"
 	rm -rf "$share"

@@ -62,7 +62,7 @@ _OPTIONS = {
     SID: {
         **_EXAMPLE,
         RING: f"{_EXAMPLE['fuse']},io_uring",
-        EFUSE_RING: _EXAMPLE["efuse"],
+        EFUSE_RING: f"{_EXAMPLE['efuse']},io_uring",
     },
     "bindfs": {
         "fuse": "",

@@ -24,7 +24,7 @@ RING = "fuse-io-uring"
 """Name of the system of plain FUSE."""
 
 EFUSE_RING = "efuse-io-uring"
-"""Name of the system of eFuse. The library that ``efuse run`` preloads asks for the rings."""
+"""Name of the system of eFuse."""
 
 RINGS = (RING, EFUSE_RING)
 

@@ -19,7 +19,7 @@ from efuse.bench import ring
 from efuse.bench.foreground import Program
 from efuse.bench.load import stamp_library
 from efuse.bench.programs import SID, command
-from efuse.bench.ring import EFUSE_RING, RING, RINGS
+from efuse.bench.ring import EFUSE_RING, RINGS
 from efuse.bench.systems import System, is_efuse
 from efuse.bench.usage import Usage, channel_counts, switches
 from efuse.bpf import attach
@@ -158,12 +158,12 @@ def mistaken(name: str, ops: str) -> str:
 
 
 def _words(name: str, source: Path, mountpoint: Path, daemon: str) -> Sequence[str]:
-    more = ",clone_fd" if name in _CLONED else ",io_uring" if name == RING else ""
+    more = ",clone_fd" if name in _CLONED else ",io_uring" if name in RINGS else ""
     options = _OPTIONS + more
     words = command(daemon, name, source, mountpoint, options=options)
     # Each program executes the next one, so that the daemon keeps the process ID.
     shell = ["sh", "-c", _PRELOADING, "sh", str(stamp_library())]
-    return ["env", f"EFUSE_CHANNELS={name not in _CLONED:d}", *shell, *words]
+    return ["env", f"EFUSE_CHANNELS={name not in (*_CLONED, *RINGS):d}", *shell, *words]
 
 
 @contextmanager

@@ -71,12 +71,18 @@ class TypeIndex:
             return kept
         index = cls(key)
         if path := index._file():
-            with contextlib.suppress(OSError, EfuseError, ValueError):
-                text = _checked(key, locations.read_private(path))
-                index._numbers, index._members = _answers(json.loads(text))
+            index._add_stored(path)
         if key:
             index._keep()
         return index
+
+    def _add_stored(self, path: Path) -> None:
+        """Take the answers in the file that this index has not."""
+        with contextlib.suppress(OSError, EfuseError, ValueError):
+            text = _checked(self._key, locations.read_private(path))
+            numbers, members = _answers(json.loads(text))
+            self._numbers = {**numbers, **self._numbers}
+            self._members = {**members, **self._members}
 
     def _keep(self) -> None:
         kept = [*self._kept.items(), (self._key, self)]
@@ -110,7 +116,7 @@ class TypeIndex:
         """Store the answers if some are new. If that fails, the next process parses again."""
         if not self._is_new or len(self._numbers) > _MAX_ANSWERS or not (path := self._file()):
             return
-        self._is_new = False
+        self._add_stored(path)  # another process may have stored some meanwhile
         members = {
             name: [(member.name, member.type_id, member.bits) for member in found]
             for name, found in dict(self._members).items()
@@ -118,6 +124,7 @@ class TypeIndex:
         text = json.dumps({"numbers": dict(self._numbers), "members": members})
         with contextlib.suppress(OSError, EfuseError):
             locations.write(path, f"{_checksum(self._key, text)}\n{text}")
+            self._is_new = False
             locations.remove_oldest(path.parent, "*.json", _MAX_FILES)
 
 

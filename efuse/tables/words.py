@@ -35,11 +35,13 @@ def transport_words(sample: Sample) -> str:
         return "io_uring"
     if sample.has_channels:
         return "channels"
-    return f"/dev/efuse: {_why(sample.connection, sample.taken_ns // _WHY_EACH_NS)}"
+    return (
+        f"/dev/efuse: {_why(sample.connection, sample.mountpoint, sample.taken_ns // _WHY_EACH_NS)}"
+    )
 
 
 @functools.lru_cache(maxsize=16)
-def _why(connection: int, period: int) -> str:
+def _why(connection: int, mountpoint: str, period: int) -> str:
     return why_no_channels(connection)
 
 

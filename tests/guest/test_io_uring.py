@@ -7,7 +7,7 @@ import contextlib
 import errno
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -124,18 +124,19 @@ def _efuse(
     *,
     on: bool,
     channels: bool,
-    asks: bool = False,
-    more: Sequence[str] = (),
+    asks: str = "option",
 ) -> Iterator[Program]:
     """Run a daemon on eFuse with handlers.
 
     :param on: whether the module lets daemons use io_uring.
-    :param asks: whether the daemon itself asks for io_uring.
-    :param more: further arguments of the daemon.
+    :param asks: how io_uring is asked for: by an ``option`` of the daemon, its ``environment``, or
+        not at all.
     """
     monkeypatch.setenv("EFUSE_CHANNELS", f"{channels:d}")
-    options = "timeout=0,io_uring" if asks else "timeout=0"
-    words = [*command(SID, "efuse", source, mountpoint, options=options), *more]
+    if asks == "environment":
+        monkeypatch.setenv("FUSE_URING_ENABLE", "1")
+    options = "timeout=0,io_uring" if asks == "option" else "timeout=0"
+    words = command(SID, "efuse", source, mountpoint, options=options)
     SWITCH.write_text(f"{on:d}")
     try:
         with Program.started(words, mountpoint, accelerated=True, options=EXCLUSIVE) as program:
@@ -150,11 +151,11 @@ def _nodes(program: Program) -> int:
 
 
 @pytest.mark.parametrize("channels", [False, True], ids=["without channels", "with channels"])
-@pytest.mark.parametrize("asks", [False, True], ids=["by efuse run", "by the daemon"])
+@pytest.mark.parametrize("asks", ["option", "environment"])
 @pytest.mark.parametrize("on", [False, True], ids=["without rings", "with rings"])
 def test_handlers_answer_for_a_daemon_that_takes_io_uring_where_the_module_has_it(
     on: bool,
-    asks: bool,
+    asks: str,
     channels: bool,
     source: Path,
     mountpoint: Path,
@@ -180,21 +181,11 @@ def test_handlers_answer_for_a_daemon_that_takes_io_uring_where_the_module_has_i
         eventually(lambda: _nodes(program) <= known - files, "the daemon was told to forget")
 
 
-def test_user_may_turn_io_uring_off(
+def test_daemon_that_does_not_ask_gets_no_rings(
     source: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FUSE_URING_ENABLE", "0")
-    with _efuse(source, mountpoint, monkeypatch, on=True, channels=True) as program:
-        os.stat(mountpoint / "file")
-        assert not ring.delivered(program.pid)
-        assert not Connection(program.number).io_uring
-
-
-def test_daemon_with_a_single_thread_gets_no_rings(
-    source: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The rings would call its handlers in a thread for each CPU."""
-    with _efuse(source, mountpoint, monkeypatch, on=True, channels=True, more=["-s"]) as program:
+    """libfuse's rings have one thread for each CPU, which may be fewer than the daemon needs."""
+    with _efuse(source, mountpoint, monkeypatch, on=True, channels=True, asks="none") as program:
         _read_and_written(mountpoint, source)
         assert not ring.delivered(program.pid)
         assert not Connection(program.number).io_uring

@@ -144,6 +144,7 @@ def test_page_whose_write_begins_before_a_notification_lengthens_the_file_shows_
             m.release()
             assert writing[0].result() == 2
             seen = reading.result()
+        assert os.fstat(fd).st_size == end
         os.close(device)
         os.close(fd)
         assert seen in (b"ww" + b"d" * 98, (b"ww" + longer[2:])[:BLOCK])

@@ -63,7 +63,7 @@ def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     fuse = subprocess.check_output(["pkg-config", "fuse3", "--cflags", "--libs"], text=True).split()
     warn = ["-g", "-Wall", "-Wextra", "-Werror", "-Wno-nonnull-compare", "-pthread"]
     source = _ROOT / "libefuse"
-    loop = [source / name for name in ("preload.c", "rings.c", "spawn.c", "session.c", "loop.c")]
+    loop = [source / name for name in ("preload.c", "spawn.c", "session.c", "loop.c")]
     loop.append(_ROOT / "tests/libefuse/plain_channel.c")
     include = [f"-I{source}", f"-I{_ROOT / 'kernel_patches/include/uapi'}"]
     version = f"-Wl,--version-script={source / 'preload.map'}"

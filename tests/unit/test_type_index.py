@@ -127,6 +127,25 @@ def test_process_reads_the_file_once(sysfs: Path, monkeypatch: pytest.MonkeyPatc
         assert opened()  # only the last index was kept
 
 
+def test_answers_that_another_process_has_stored_stay(
+    sysfs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type_index, "_MAX_KEPT", 1)
+    with KernelTypes("efuse", sysfs=sysfs) as types:
+        types.own_struct("fuse_req")
+    kept, type_index.TypeIndex._kept = type_index.TypeIndex._kept, {}
+    with KernelTypes("efuse", sysfs=sysfs) as types:  # the other process
+        assert types.offset("fuse_in_header", "opcode") == 4
+    type_index.TypeIndex._kept = kept
+    with KernelTypes("efuse", sysfs=sysfs) as types:
+        assert types.offset("fuse_req", "args") == 40
+    type_index.TypeIndex._kept = {}
+    with _opens_of(sysfs / "btf/vmlinux") as opened, KernelTypes("efuse", sysfs=sysfs) as types:
+        assert types.offset("fuse_in_header", "opcode") == 4
+        assert types.offset("fuse_req", "args") == 40
+        assert not opened()
+
+
 def test_question_that_is_new_is_answered_and_stored(sysfs: Path) -> None:
     with KernelTypes("efuse", sysfs=sysfs) as types:
         types.own_struct("fuse_req")

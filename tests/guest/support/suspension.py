@@ -14,6 +14,7 @@ from efuse.bpf.compile import compile_text
 from efuse.bpf.members import TRACING
 from efuse.bpf.tracing import Hook, Tracer
 from efuse.closing import Closing
+from tests.guest.support.daemons import running
 
 _TEXT = """
 #include "tracing.bpf.h"
@@ -68,31 +69,31 @@ class Suspension(Closing):
 
         :returns: whether the task stayed there until the change had been made.
         :raises AssertionError: the call does not come to the function.
+        :raises OSError: the call fails.
         """
         self._tracer.maps["state"][0] = 0
         ready, go = os.pipe()
-        child = os.fork()
-        if not child:
+
+        def wait_and_call() -> None:
             os.read(ready, 1)
-            try:
-                call()
-            finally:
-                os._exit(0)
-        self._tracer.maps["task"][0] = child
-        self._tracer.maps["state"][0] = _ARMED
-        os.write(go, b"g")
-        while self._state() == _ARMED and not os.waitid(
-            os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT
-        ):
-            pass
-        reached = self._state() != _ARMED
-        if reached:
-            change()
-            if self._state() == _REACHED:
-                self._tracer.maps["state"][0] = _CHANGED
-        os.waitpid(child, 0)
-        os.close(ready)
-        os.close(go)
+            call()
+
+        try:
+            with running(wait_and_call) as calling:
+                self._tracer.maps["task"][0] = calling.pid
+                self._tracer.maps["state"][0] = _ARMED
+                os.write(go, b"g")
+                while self._state() == _ARMED and not calling.done():
+                    pass
+                reached = self._state() != _ARMED
+                if reached:
+                    change()
+                    if self._state() == _REACHED:
+                        self._tracer.maps["state"][0] = _CHANGED
+                calling.result()
+        finally:
+            os.close(ready)
+            os.close(go)
         assert reached, "the call does not come to the function"
         return self._state() == _CROSSED
 
