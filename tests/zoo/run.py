@@ -34,11 +34,13 @@ class Outcome:
     :ivar seen: what was seen, by step.
     :ivar requests: how many requests reached the daemon, by step.
     :ivar reads: how many of them were READs, by step; only on eFuse.
+    :ivar hits: how many requests the kernel answered, by step; only on eFuse.
     """
 
     seen: dict[str, Seen] = field(default_factory=dict)
     requests: dict[str, int] = field(default_factory=dict)
     reads: dict[str, int] = field(default_factory=dict)
+    hits: dict[str, int] = field(default_factory=dict)
 
 
 class _Counter:
@@ -48,12 +50,13 @@ class _Counter:
         self._sent = SentRequests(connection) if plain else None
         self._connection = connection
 
-    def counts(self) -> tuple[int, int]:
+    def counts(self) -> tuple[int, int, int]:
+        """Return the numbers of requests and READs that reached the daemon, and of hits."""
         if self._sent is not None:
-            return self._sent.count(), 0
+            return self._sent.count(), 0, 0
         sample = read(Connection(self._connection), timing=False)
         reads = sample.opcodes.get("read")
-        return sample.total.daemon, reads.daemon if reads else 0
+        return sample.total.daemon, reads.daemon if reads else 0, sample.total.hits
 
 
 def both(daemon: Daemon, where: Path) -> tuple[Outcome, Outcome]:
@@ -83,8 +86,10 @@ def _carry_out(daemon: Daemon, tree: Path, place: Path, *, plain: bool) -> Outco
             after = counter.counts()
             if isinstance(seen, dict):
                 outcome.seen[name] = seen
-            outcome.requests[name] = after[0] - before[0]
-            outcome.reads[name] = after[1] - before[1]
+            for counted, now, then in zip(
+                (outcome.requests, outcome.reads, outcome.hits), after, before, strict=True
+            ):
+                counted[name] = now - then
             before = after
     return outcome
 
