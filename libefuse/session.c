@@ -26,8 +26,7 @@ bool session_served(struct fuse_session *se, unsigned int max_workers, int *resu
 	if (wanted && !strcmp(wanted, "0"))
 		return false;
 	if (!session_has_custom_io()) {
-		fprintf(stderr, "efuse: no channels: libfuse is older than 3.14, "
-			"or not a library of the program itself\n");
+		fprintf(stderr, "efuse: no channels: the program has no libfuse 3.14 or later\n");
 		return false;
 	}
 	*result = loop_channels(se, max_workers, &started);

@@ -77,7 +77,7 @@ class TypeIndex:
         return index
 
     def _add_stored(self, path: Path) -> None:
-        """Take the answers in the file that this index has not."""
+        """Take those answers of the file that this index lacks."""
         with contextlib.suppress(OSError, EfuseError, ValueError):
             text = _checked(self._key, locations.read_private(path))
             numbers, members = _answers(json.loads(text))
