@@ -3,12 +3,14 @@
 
 A table goes from ``<!-- bench: NAME -->`` to ``<!-- /bench -->``; its report is
 ``docs/figures/NAME.json``. The README has a summary of the reports between ``<!-- claims -->`` and
-``<!-- /claims -->``. ``python -m tests.figures`` writes the tables, and the pictures next to the
-reports.
+``<!-- /claims -->``. The table of the zoo is between ``<!-- zoo -->`` and ``<!-- /zoo -->``; its
+report is ``tests/data/zoo.json``. ``python -m tests.figures`` writes the tables, and the pictures
+next to the reports.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +22,7 @@ from efuse.bench.rendering.markdown import markdown
 from efuse.bench.rendering.ratios import ratios_of
 from efuse.bench.rendering.sections import Section, sections
 from efuse.bench.stored import load
+from tests.zoo.table import table
 
 __all__ = ["DOCUMENTS", "REPORTS", "filled", "named", "picture", "report"]
 
@@ -29,6 +32,7 @@ DOCUMENTS = (_ROOT / "README.md", *sorted((_ROOT / "docs").glob("*.md")))
 
 _TABLE = re.compile(r"(<!-- bench: ([\w-]+) -->\n).*?(<!-- /bench -->)", re.S)
 _CLAIMS = re.compile(r"(<!-- claims -->\n).*?(<!-- /claims -->)", re.S)
+_ZOO = re.compile(r"(<!-- zoo -->\n).*?(<!-- /zoo -->)", re.S)
 
 
 class Claim(NamedTuple):
@@ -82,7 +86,12 @@ def named(text: str) -> Iterator[str]:
 def filled(text: str) -> str:
     """Return *text* with all tables rewritten from their reports."""
     text = _TABLE.sub(lambda found: f"{found[1]}{_table(found[2])}{found[3]}", text)
-    return _CLAIMS.sub(lambda found: f"{found[1]}{_claims()}{found[2]}", text)
+    text = _CLAIMS.sub(lambda found: f"{found[1]}{_claims()}{found[2]}", text)
+    return _ZOO.sub(lambda found: f"{found[1]}{_zoo()}\n{found[2]}", text)
+
+
+def _zoo() -> str:
+    return table(json.loads((_ROOT / "tests/data/zoo.json").read_text())["daemons"])
 
 
 def _claims() -> str:
