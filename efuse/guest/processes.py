@@ -147,13 +147,15 @@ class Processes:
     directory: Path
     streams: dict[str, BinaryIO] = field(default_factory=dict)
 
-    def qemu_output(self) -> str:
-        """Return the error messages of QEMU itself."""
-        return (self.directory / "qemu.log").read_text(errors="replace").strip()
+    def output(self) -> str:
+        """Return the error messages of virtiofsd and of QEMU itself."""
+        logs = ((self.directory / name) for name in ("virtiofsd.log", "qemu.log"))
+        return "\n".join(filter(None, (log.read_text(errors="replace").strip() for log in logs)))
 
 
 def _virtiofsd() -> Path | None:
-    for program in (_C_VIRTIOFSD, _RUST_VIRTIOFSD):
+    # Debian 13 has a link to the one in Rust where Debian 12 has the one in C.
+    for program in (_RUST_VIRTIOFSD, _C_VIRTIOFSD):
         if os.access(program, os.X_OK):
             return program
     found = shutil.which("virtiofsd")

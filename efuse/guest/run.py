@@ -353,7 +353,7 @@ def _judge(follower: _Follower, processes: Processes, log: str) -> None:
     if found:
         raise GuestError("the guest's kernel complained:\n" + "\n...\n".join(found[:3]))
     if not follower.complete or follower.status is None:
-        why = processes.qemu_output() or _excerpt(log) or "its kernel printed nothing"
+        why = processes.output() or _excerpt(log) or "its kernel printed nothing"
         when = "before it had booted" if follower.boot_s is None else "before its command ended"
         raise GuestError(f"the guest died {when}:\n{why}")
     before, after = follower.taints[0], follower.taints[-1]

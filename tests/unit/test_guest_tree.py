@@ -137,6 +137,19 @@ def test_either_server_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert processes._virtiofsd() == tmp_path / name
 
 
+def test_link_to_the_file_server_in_rust_is_not_taken_for_the_one_in_c(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rust, link = tmp_path / "rust", tmp_path / "c"
+    rust.touch(mode=0o755)
+    link.symlink_to(rust)
+    monkeypatch.setattr(processes, "_RUST_VIRTIOFSD", rust)
+    monkeypatch.setattr(processes, "_C_VIRTIOFSD", link)
+    program = processes._virtiofsd()
+    assert program == rust
+    assert "--sandbox=chroot" in processes._virtiofsd_command(program, 7, tmp_path, keep=True)
+
+
 def test_files_for_init_have_the_paths_of_the_guest(root: Path, tmp_path: Path) -> None:
     directory = tmp_path / "directory"
     directory.mkdir()
