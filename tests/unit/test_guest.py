@@ -356,7 +356,8 @@ class _Fake:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        (directory / "qemu.log").write_text("")
+        for name in ("qemu.log", "virtiofsd.log"):
+            (directory / name).write_text("")
         self.writers: dict[str, int] = {}
         streams = {}
         for name in ("out", "err", "status"):
