@@ -37,8 +37,12 @@ static inline void grep_keep(struct grep_state *state, const u8 *block, u64 len,
 {
 	u64 kept = state->kept;
 
-	/* The masks convince the verifier. */
+	/*
+	 * The masks convince the verifier. The asm keeps clang 19 from comparing another variable
+	 * than the index.
+	 */
 	for (left &= 2 * CSD_BLOCK_SIZE - 1; left && csd_more(); left--) {
+		asm volatile("" : "+r"(kept));
 		if (kept >= GREP_KEPT) {
 			kept = GREP_KEPT + 1;
 			break;
