@@ -16,7 +16,7 @@ struct grep_state {
 	u64 match;
 	u32 found;		/* the line that the next block begins in has a match */
 	u32 kept;		/* bytes of that line in @line; more than GREP_KEPT: too many */
-	u8 line[GREP_KEPT];
+	u8 line[CSD_STEP_OUTPUT];	/* a power of two, for the mask of its index */
 };
 
 /* Emits the remembered bytes of a line, and its bytes [first, end) of the block. */
@@ -37,17 +37,13 @@ static inline void grep_keep(struct grep_state *state, const u8 *block, u64 len,
 {
 	u64 kept = state->kept;
 
-	/*
-	 * The masks convince the verifier. The asm keeps clang 19 from comparing another variable
-	 * than the index.
-	 */
+	/* The masks convince the verifier: clang may compare another variable than the index. */
 	for (left &= 2 * CSD_BLOCK_SIZE - 1; left && csd_more(); left--) {
-		asm volatile("" : "+r"(kept));
 		if (kept >= GREP_KEPT) {
 			kept = GREP_KEPT + 1;
 			break;
 		}
-		state->line[kept] = block[(len - left) & (CSD_BLOCK_SIZE - 1)];
+		state->line[kept & (CSD_STEP_OUTPUT - 1)] = block[(len - left) & (CSD_BLOCK_SIZE - 1)];
 		kept++;
 	}
 	state->kept = kept;
