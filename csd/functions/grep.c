@@ -16,7 +16,7 @@ struct grep_state {
 	u64 match;
 	u32 found;		/* the line that the next block begins in has a match */
 	u32 kept;		/* bytes of that line in @line; more than GREP_KEPT: too many */
-	u8 line[CSD_STEP_OUTPUT];	/* a power of two, for the mask of its index */
+	u8 line[GREP_KEPT];
 };
 
 /* Emits the remembered bytes of a line, and its bytes [first, end) of the block. */
@@ -35,20 +35,15 @@ static inline int grep_emit(struct csd_run *run, struct grep_state *state, u64 f
 /* Remembers the last @left bytes of the block. */
 static inline void grep_keep(struct grep_state *state, const u8 *block, u64 len, u64 left)
 {
-	u64 kept = state->kept, at;
+	u64 kept = state->kept;
 
-	/*
-	 * The masks convince the verifier. The asm keeps clang 19 from leaving one out, as it knows
-	 * that the index is small enough.
-	 */
+	/* The masks convince the verifier. */
 	for (left &= 2 * CSD_BLOCK_SIZE - 1; left && csd_more(); left--) {
 		if (kept >= GREP_KEPT) {
 			kept = GREP_KEPT + 1;
 			break;
 		}
-		at = kept;
-		asm volatile("" : "+r"(at));
-		state->line[at & (CSD_STEP_OUTPUT - 1)] = block[(len - left) & (CSD_BLOCK_SIZE - 1)];
+		state->line[kept] = block[(len - left) & (CSD_BLOCK_SIZE - 1)];
 		kept++;
 	}
 	state->kept = kept;

@@ -39,7 +39,7 @@ def main() -> int:
             failed.append(daemon.program)
             continue
         print(table(found[-1:]).splitlines()[-1], flush=True)
-        if not found[-1]["same"]:
+        if found[-1]["content"] == "DIFFERENT":
             failed.append(daemon.program)
     print(table(found))
     if failed:

@@ -36,6 +36,7 @@ class Daemon:
     :ivar only: the files to look at; empty: all.
     :ivar server: command line of a server that runs meanwhile, from that directory.
     :ivar finish: undoes in the end what `prepare` has done outside of that directory.
+    :ivar flaw: what it does wrong now and then, on plain FUSE, too; empty: nothing.
     :ivar input: what it reads from its standard input.
     :ivar environment: variables that the daemon needs.
     """
@@ -51,6 +52,7 @@ class Daemon:
     only: tuple[str, ...] = ()
     server: Callable[[Path], list[str]] | None = None
     finish: Callable[[Path], None] = lambda place: None
+    flaw: str = ""
     input: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -338,5 +340,6 @@ DAEMONS: tuple[Daemon, ...] = (
         _copied,
         lambda at, on: [f"{_PYPI}/python", "-m", "fsspec.fuse", "file", f"{at}/source", f"{on}"],
         read_only=True,
+        flaw="short READs",
     ),
 )
