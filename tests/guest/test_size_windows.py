@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from tests.guest.support.backing_files import backing, make
 from tests.guest.support.daemons import Call, Mount, force_stat, mounted, running
@@ -18,8 +19,13 @@ from tests.guest.support.suspension import Suspension
 from tests.guest.support.wire import FOPEN_KEEP_CACHE, FOPEN_NOFLUSH, store
 
 _FIRST = fill("b", 100)
-# A notification then does not make the kernel ask how many names the file has, and its size.
-_PER_FILE = ("nodeid_per_file",)
+_EXCLUSIVE: dict[str, Any] = {
+    "consistency": "exclusive",
+    # A notification then does not make the kernel ask how many names the file has, and its size.
+    "declare": ("nodeid_per_file",),
+    "open_flags": FOPEN_NOFLUSH,
+    **LONG,
+}
 
 
 def _grow(m: Mount) -> None:
@@ -32,13 +38,7 @@ def test_append_goes_to_the_end_after_a_notification_before_the_change_of_a_writ
 ) -> None:
     """The size was true when the WRITE was issued, and has ended before its change began."""
     with (
-        mounted(
-            mountpoint,
-            consistency="exclusive",
-            declare=_PER_FILE,
-            open_flags=FOPEN_NOFLUSH,
-            **LONG,
-        ) as m,
+        mounted(mountpoint, **_EXCLUSIVE) as m,
         Suspension("efuse_size_begun") as window,
     ):
         make(m, "f", _FIRST)
@@ -60,13 +60,7 @@ def test_append_goes_to_the_end_of_a_reply_that_fuse_has_not_taken_yet(mountpoin
     That task is where `efuse_send` calls a last function before it returns to FUSE.
     """
     with (
-        mounted(
-            mountpoint,
-            consistency="exclusive",
-            declare=_PER_FILE,
-            open_flags=FOPEN_NOFLUSH,
-            **LONG,
-        ) as m,
+        mounted(mountpoint, **_EXCLUSIVE) as m,
         Suspension("efuse_part_callers") as window,
     ):
         make(m, "f", _FIRST)
@@ -84,13 +78,7 @@ def test_write_asks_the_daemon_about_an_end_announced_before_its_change_has_begu
     """An extent of fixed length does not tell the end, and only the daemon can move it."""
     path = backing(lower, fill("d", BLOCK))
     with (
-        mounted(
-            mountpoint,
-            consistency="exclusive",
-            declare=_PER_FILE,
-            open_flags=FOPEN_NOFLUSH,
-            **LONG,
-        ) as m,
+        mounted(mountpoint, **_EXCLUSIVE) as m,
         Suspension("efuse_size_begun") as window,
     ):
         make(m, "f", fill("d", BLOCK))
