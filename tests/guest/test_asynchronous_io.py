@@ -8,6 +8,7 @@ import ctypes
 import errno
 import mmap
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from tests.guest.support.asynchronous import (
     half_a_buffer,
 )
 from tests.guest.support.backing_files import backing, make, whole
-from tests.guest.support.daemons import mounted, running
+from tests.guest.support.daemons import Mount, mounted, running
 from tests.guest.support.file_data import BLOCK, fill
 from tests.guest.support.file_pages import LONG
 from tests.guest.support.manual_daemon import until
@@ -114,6 +115,24 @@ def _leave(point: Path, room: int) -> None:
         os.fsync(filler.fileno())
 
 
+@contextlib.contextmanager
+def _nearly_full(
+    mountpoint: Path, lower: Path, size: int, **options: int
+) -> Iterator[tuple[Mount, str]]:
+    """Map the file ``f`` of zeros to a backing file, and leave room for eight blocks below.
+
+    :param size: of the file, in bytes.
+    :returns: the mount, and the path of the backing file.
+    """
+    with small(lower) as point, mounted(mountpoint, path="direct", **LONG, **options) as m:
+        path = backing(point, b"")
+        os.truncate(path, size)
+        _leave(point, 8 * BLOCK)
+        make(m, "f", bytes(size))
+        whole(m, path, write=True)
+        yield m, path
+
+
 @pytest.mark.parametrize("direct", ["on", "off"])
 def test_loop_device_reports_a_write_that_a_path_carries_out_in_part(
     mountpoint: Path, lower: Path, direct: str
@@ -124,15 +143,9 @@ def test_loop_device_reports_a_write_that_a_path_carries_out_in_part(
     """
     size = 2 << 20
     with (
-        small(lower) as point,
-        mounted(mountpoint, path="direct", generic_flags=ASYNC_DIO, **LONG) as m,
+        _nearly_full(mountpoint, lower, size, generic_flags=ASYNC_DIO) as (m, path),
         contextlib.ExitStack() as stack,
     ):
-        path = backing(point, b"")
-        os.truncate(path, size)
-        _leave(point, 8 * BLOCK)
-        make(m, "f", bytes(size))
-        whole(m, path, write=True)
         loop = run("losetup", "-f", "--show", f"--direct-io={direct}", m / "f").stdout.strip()
         stack.callback(run, "losetup", "-d", loop)
         m.call("deny", "write", 0, errno.ENOSPC)
@@ -181,15 +194,7 @@ def test_short_asynchronous_append_returns_the_number_of_bytes_that_it_appended(
 def test_asynchronous_write_that_the_daemon_ends_short_fails(mountpoint: Path, lower: Path) -> None:
     """The backing file takes a part, the daemon the next one, and then it has no room either."""
     size = 2 << 20
-    with (
-        small(lower) as point,
-        mounted(mountpoint, path="direct", generic_flags=ASYNC_DIO, **LONG) as m,
-    ):
-        path = backing(point, b"")
-        os.truncate(path, size)
-        _leave(point, 8 * BLOCK)
-        make(m, "f", bytes(size))
-        whole(m, path, write=True)
+    with _nearly_full(mountpoint, lower, size, generic_flags=ASYNC_DIO) as (m, path):
         fd = os.open(m / "f", os.O_WRONLY)
         memory = mmap.mmap(-1, size)
         memory[:] = b"w" * size
@@ -209,15 +214,7 @@ def test_asynchronous_write_that_the_daemon_ends_short_fails(mountpoint: Path, l
 def test_splice_reports_the_bytes_that_a_path_has_written(mountpoint: Path, lower: Path) -> None:
     """The backing file takes a part, and the daemon has no room for the rest."""
     size = 1 << 20
-    with (
-        small(lower) as point,
-        mounted(mountpoint, path="direct", open_flags=FOPEN_NOFLUSH, **LONG) as m,
-    ):
-        path = backing(point, b"")
-        os.truncate(path, size)
-        _leave(point, 8 * BLOCK)
-        make(m, "f", bytes(size))
-        whole(m, path, write=True)
+    with _nearly_full(mountpoint, lower, size, open_flags=FOPEN_NOFLUSH) as (m, path):
         m.call("deny", "write", 0, errno.ENOSPC)
         fd = os.open(m / "f", os.O_WRONLY)
         out, in_ = os.pipe()

@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 
 from tests.zoo.daemons import DAEMONS
-from tests.zoo.run import both
+from tests.zoo.run import both, differences
 from tests.zoo.table import described, table
 
 
@@ -32,14 +32,16 @@ def main() -> int:
             continue
         try:
             with tempfile.TemporaryDirectory(prefix="zoo-", dir="/var/tmp") as where:
-                found.append(described(daemon, *both(daemon, Path(where))))
+                plain, ours = both(daemon, Path(where))
         except Exception as error:  # noqa: BLE001 - the daemons after it are run, too
             traceback.print_exc()
             print(f"{daemon.program}: FAILED: {error!r}", flush=True)
             failed.append(daemon.program)
             continue
+        found.append(described(daemon, plain, ours))
         print(table(found[-1:]).splitlines()[-1], flush=True)
-        if found[-1]["content"] == "DIFFERENT":
+        if not found[-1]["same"]:
+            print(*differences(plain, ours), sep="\n", flush=True)
             failed.append(daemon.program)
     print(table(found))
     if failed:

@@ -36,7 +36,6 @@ class Daemon:
     :ivar only: the files to look at; empty: all.
     :ivar server: command line of a server that runs meanwhile, from that directory.
     :ivar finish: undoes in the end what `prepare` has done outside of that directory.
-    :ivar flaw: what it does wrong now and then, on plain FUSE, too; empty: nothing.
     :ivar input: what it reads from its standard input.
     :ivar environment: variables that the daemon needs.
     """
@@ -52,7 +51,6 @@ class Daemon:
     only: tuple[str, ...] = ()
     server: Callable[[Path], list[str]] | None = None
     finish: Callable[[Path], None] = lambda place: None
-    flaw: str = ""
     input: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -340,6 +338,5 @@ DAEMONS: tuple[Daemon, ...] = (
         _copied,
         lambda at, on: [f"{_PYPI}/python", "-m", "fsspec.fuse", "file", f"{at}/source", f"{on}"],
         read_only=True,
-        flaw="short READs",
     ),
 )

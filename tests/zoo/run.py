@@ -22,7 +22,7 @@ from efuse.supervisor.running import started
 from tests.zoo.daemons import Daemon
 from tests.zoo.work import Seen, make_tree, steps
 
-__all__ = ["Outcome", "both"]
+__all__ = ["Outcome", "both", "differences"]
 
 _END_S = 60
 
@@ -67,6 +67,15 @@ def both(daemon: Daemon, where: Path) -> tuple[Outcome, Outcome]:
         (where / kind).mkdir()
         found.append(_carry_out(daemon, where / "tree", where / kind, plain=kind == "plain"))
     return found[0], found[1]
+
+
+def differences(plain: Outcome, ours: Outcome) -> Iterator[str]:
+    """Yield a line for each file that was not the same on eFuse as on plain FUSE, by step."""
+    for step, seen in plain.seen.items():
+        other = ours.seen[step]
+        for path in sorted({*seen, *other}):
+            if seen.get(path) != other.get(path):
+                yield f"{step}: {path}: plain {seen.get(path)}, eFuse {other.get(path)}"
 
 
 def _carry_out(daemon: Daemon, tree: Path, place: Path, *, plain: bool) -> Outcome:

@@ -157,11 +157,11 @@ def mapped(pid: int) -> int:
 
 def waiting(pid: int) -> list[int]:
     """Return the IDs of the threads of a process that wait in EFUSE_IOC_NEXT."""
-    found = []
-    for tid, words in system_calls(pid):
-        if words[0] == _IOCTL and words[2] == _EFUSE_IOC_NEXT:
-            found.append(tid)
-    return found
+    return [
+        tid
+        for tid, words in system_calls(pid)
+        if words[0] == _IOCTL and words[2] == _EFUSE_IOC_NEXT
+    ]
 
 
 @contextlib.contextmanager
