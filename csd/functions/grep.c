@@ -16,7 +16,7 @@ struct grep_state {
 	u64 match;
 	u32 found;		/* the line that the next block begins in has a match */
 	u32 kept;		/* bytes of that line in @line; more than GREP_KEPT: too many */
-	u8 line[GREP_KEPT];
+	u8 line[CSD_STEP_OUTPUT];	/* more than GREP_KEPT: a mask needs a power of two */
 };
 
 /* Emits the remembered bytes of a line, and its bytes [first, end) of the block. */
@@ -32,21 +32,19 @@ static inline int grep_emit(struct csd_run *run, struct grep_state *state, u64 f
 	return csd_emit_block(run, first, end - first);
 }
 
-/* Remembers the last @left bytes of the block. */
+/* Remembers the last @left bytes of the block. The masks convince the verifier. */
 static inline void grep_keep(struct grep_state *state, const u8 *block, u64 len, u64 left)
 {
-	u64 kept = state->kept;
+	u64 end = state->kept + left;
 
-	/* The masks convince the verifier. */
-	for (left &= 2 * CSD_BLOCK_SIZE - 1; left && csd_more(); left--) {
-		if (kept >= GREP_KEPT) {
-			kept = GREP_KEPT + 1;
-			break;
-		}
-		state->line[kept] = block[(len - left) & (CSD_BLOCK_SIZE - 1)];
-		kept++;
+	if (end > GREP_KEPT) {
+		state->kept = GREP_KEPT + 1;
+		return;
 	}
-	state->kept = kept;
+	for (left &= 2 * CSD_BLOCK_SIZE - 1; left && csd_more(left); left--)
+		state->line[(end - left) & (CSD_STEP_OUTPUT - 1)] =
+			block[(len - left) & (CSD_BLOCK_SIZE - 1)];
+	state->kept = end;
 }
 
 int step(struct csd_run *run)
@@ -63,7 +61,7 @@ int step(struct csd_run *run)
 		return -EPROTO;
 	match = state->match;
 	found = state->found;
-	for (left = len; left && csd_more(); left--) {
+	for (left = len; left && csd_more(left); left--) {
 		at = len - left;
 		byte = block[at & (CSD_BLOCK_SIZE - 1)];
 		match = pattern_match(match, byte, args);

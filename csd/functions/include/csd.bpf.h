@@ -66,16 +66,19 @@ static inline u64 csd_less(u64 a, u64 b)
 }
 
 /*
- * For a loop with branches: `for (left = csd_len(run); left && csd_more(); left--)`. The verifier
- * then checks one round for all values of the counter together, provided that it does not know the
- * first value. csd_more() is 1, but 0 after 8 million rounds, which no loop over a block reaches.
- * It is the instruction may_goto of Linux 6.9, which the clang in use cannot assemble by name.
+ * For a loop with branches: `for (left = csd_len(run); left && csd_more(left); left--)`. The
+ * verifier then checks one round for all values of the counter together, provided that it does not
+ * know the first value, and that no other variable of the loop rises from a value that it knows.
+ * The first asm keeps clang from adding such variables: it must use the counter itself.
+ * csd_more() is 1, but 0 after 8 million rounds, which no loop over a block reaches. It is the
+ * instruction may_goto of Linux 6.9, which the clang in use cannot assemble by name.
  */
-#define csd_more()						\
+#define csd_more(counter)					\
 ({								\
 	__label__ csd_over, csd_decided;			\
 	int csd_goes_on = 1;					\
 								\
+	asm volatile("" : "+r"(counter));			\
 	asm volatile goto("1: .byte 0xe5, 0\n"			\
 			  ".long (%l[csd_over] - 1b - 8) / 8 & 0xffff\n"	\
 			  ".short 0" : : : : csd_over);		\
