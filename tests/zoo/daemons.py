@@ -336,7 +336,8 @@ DAEMONS: tuple[Daemon, ...] = (
     Daemon(
         "fsspec",
         _copied,
-        lambda at, on: [f"{_PYPI}/python", "-m", "fsspec.fuse", "file", f"{at}/source", f"{on}"],
+        # -t ends its threads, which its help denies. Two of them mix their seeks of a file.
+        lambda at, on: f"{_PYPI}/python -m fsspec.fuse -t file {at}/source {on}".split(),
         read_only=True,
     ),
 )
