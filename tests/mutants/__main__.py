@@ -23,12 +23,21 @@ _AT_ONCE = 12
 """Number of builds that share a guest."""
 
 
-def _command(mutant: Mutant, schedules: list[str] | None) -> list[str]:
-    """Return the command that must fail in the guest."""
+_HANGS_S = 300
+"""Time limit of a test in seconds. A broken build may hang it."""
+
+
+def _command(mutant: Mutant, name: str, schedules: list[str] | None) -> list[str]:
+    """Return the command that must fail in the guest.
+
+    :param name: name of a directory in the guest for this build. pytest would fail by a directory
+        of an earlier build that it cannot remove.
+    """
     if schedules is not None:
         return [sys.executable, "-u", "-m", "tests.schedules", *schedules]
     words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
-    return [*words, *(f"tests/guest/{test}" for test in mutant.tests)]
+    options = [f"--basetemp=/tmp/{name}", "-o", f"faulthandler_timeout={_HANGS_S}"]
+    return [*words, *options, *(f"tests/guest/{test}" for test in mutant.tests)]
 
 
 def _prepared(
@@ -37,7 +46,7 @@ def _prepared(
     roots = {directory / f"{number:02}": mutant for number, mutant in enumerate(chosen)}
     for root, mutant in roots.items():
         root.mkdir(parents=True)
-        batch.prepare(mutant, root, _command(mutant, schedules))
+        batch.prepare(mutant, root, _command(mutant, root.name, schedules))
     return roots
 
 

@@ -6,7 +6,8 @@ it tells what to run. `tests.mutants.inside` runs the builds' commands in the or
 directories, and stores in each that it has begun (`STARTED`), what it printed (`OUTPUT`) and its
 exit status (`STATUS`). If a guest ends while a build's command runs, the others run in the next
 guest. The build is noticed if the guest's kernel had complained; else its command runs once more,
-because the emulator may have ended the guest.
+because the emulator may have ended the guest. A command that fails without one of `_FAILURE`, for
+example since an earlier build has left something behind, has noticed nothing.
 """
 
 from __future__ import annotations
@@ -42,15 +43,23 @@ LONGEST_S = 1200
 # A fault may hang a task for good, which ends the guest after two minutes.
 _GUEST = ("--again", "1", "--append", "sysctl.kernel.hung_task_panic=1")
 _COMPLAINED = "the guest's kernel complained"
-_FAILURE = re.compile(r"^(?:FAILED|ERROR) (\S+)|^(seed \d+ \(.*)", re.MULTILINE)
+ENDED_TWICE = "the guest ended twice"
+OUT_OF_TIME = f"the command did not end within {LONGEST_S} seconds"
+KERNEL_COMPLAINED, TAINTED = "the kernel complained", "the kernel is tainted"
+_FAILURE = re.compile(
+    # Of pytest, of schedules, and of faulthandler, which goes on in the same line.
+    r"^(?:FAILED|ERROR) (\S+)|^(seed \d+ \(.*)|(Timeout \(\d:\d\d:\d\d\)!)"
+    rf"|^((?:{_COMPLAINED}|{ENDED_TWICE}|{OUT_OF_TIME}|{KERNEL_COMPLAINED}|{TAINTED}).*)",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True)
 class Verdict:
     """What came of a broken build.
 
-    :ivar noticed: whether a test failed, or the kernel complained, or its guests ended twice.
-    :ivar how: which tests failed, or which schedule, or the last line of the output.
+    :ivar noticed: whether a test failed or hung, the kernel complained, or its guests ended twice.
+    :ivar how: what of this happened, or the last line of the output.
     """
 
     mutant: Mutant
@@ -129,7 +138,7 @@ def verdicts(
             raise RuntimeError(f"the guest has run nothing: {report}")
         for root in died:
             if _COMPLAINED in report or root in again:
-                store(root / OUTPUT, _complaint(report) or report)
+                store(root / OUTPUT, _complaint(report) or f"{ENDED_TWICE}: {report}")
                 store(root / STATUS, "1")
                 ended.append(root)
             again.add(root)
@@ -151,4 +160,4 @@ def _verdict(root: Path, mutant: Mutant) -> Verdict:
     lines = [line for line in output.splitlines() if line]
     if status not in (0, 1):
         raise RuntimeError(f"{mutant.name}: exit status {status}: {lines[-1:]}")
-    return Verdict(mutant, status == 1, ", ".join(found or lines[-1:]))
+    return Verdict(mutant, status == 1 and bool(found), ", ".join(found or lines[-1:]))

@@ -19,7 +19,17 @@ from efuse.guest.run import MODULE
 from efuse.module import live
 from efuse.module.build import CSD, EFUSE
 from tests.guest.support.running_kernel import KernelLog
-from tests.mutants.batch import LONGEST_S, OUTPUT, STARTED, STATUS, WORK, store
+from tests.mutants.batch import (
+    KERNEL_COMPLAINED,
+    LONGEST_S,
+    OUT_OF_TIME,
+    OUTPUT,
+    STARTED,
+    STATUS,
+    TAINTED,
+    WORK,
+    store,
+)
 
 
 def _unloaded() -> bool:
@@ -50,7 +60,7 @@ def _run(root: Path) -> int:
                 check=False,
             ).returncode
         except subprocess.TimeoutExpired:
-            output.write(f"\nThe command did not end within {LONGEST_S} seconds.")
+            output.write(f"\n{OUT_OF_TIME}\n")
             return 1
 
 
@@ -58,9 +68,9 @@ def _complaint(log: KernelLog) -> str | None:
     """Return the first line of what the kernel complained about outside of tests, or None."""
     found = kernel_log.complaints(log.new_text())
     if found:
-        return f"the kernel complained: {found[0].splitlines()[0]}"
+        return f"{KERNEL_COMPLAINED}: {found[0].splitlines()[0]}"
     new = log.taint() & ~kernel_log.MODULE_TAINTS
-    return f"the kernel is tainted: {', '.join(kernel_log.taint_names(new))}" if new else None
+    return f"{TAINTED}: {', '.join(kernel_log.taint_names(new))}" if new else None
 
 
 def main(directory: Path) -> int:

@@ -31,12 +31,15 @@ def _roots(directory: Path, *names: str) -> dict[Path, Mutant]:
 
 
 @pytest.mark.parametrize(
-    ("report", "order"),
-    [("the guest's kernel complained: BUG", "abc"), ("the guest died", "abbc")],
+    ("report", "order", "how"),
+    [
+        ("the guest's kernel complained: BUG", "abc", "the guest's kernel complained: BUG"),
+        ("the guest died", "abbc", "the guest ended twice: the guest died"),
+    ],
     ids=["complaint", "unknown"],
 )
 def test_builds_after_one_that_ended_its_guest_run_in_the_next_guest(
-    tmp_path: Path, report: str, order: str
+    tmp_path: Path, report: str, order: str, how: str
 ) -> None:
     roots = _roots(tmp_path, "a", "b", "c")
     ran = []
@@ -55,7 +58,7 @@ def test_builds_after_one_that_ended_its_guest_run_in_the_next_guest(
 
     found = [(v.mutant.name, v.noticed, v.how) for v in batch.verdicts(roots, guest)]
     assert "".join(ran) == order
-    assert found == [("a", True, "tests/a"), ("b", True, report), ("c", False, "tests/c")]
+    assert found == [("a", True, "tests/a"), ("b", True, how), ("c", False, "tests/c")]
 
 
 def test_guest_that_runs_nothing_is_an_error(tmp_path: Path) -> None:
@@ -74,3 +77,27 @@ def test_command_that_ran_no_test_is_an_error(tmp_path: Path) -> None:
 
     with pytest.raises(RuntimeError, match=r"exit status 5.*no tests ran"):
         list(batch.verdicts(roots, guest))
+
+
+@pytest.mark.parametrize(
+    ("output", "noticed"),
+    [
+        ("1 passed\nOSError: [Errno 16] Device or resource busy: 'tmpfs'\n", False),
+        ("..Timeout (0:05:00)!\nThread 1\n", True),
+        ("1 passed\nthe kernel complained: BUG\n", True),
+        ("1 passed\nthe kernel is tainted: WARN\n", True),
+        (f"..\n{batch.OUT_OF_TIME}\n", True),
+        ("seed 7 (calls): read 5 bytes\n", True),
+    ],
+)
+def test_command_that_fails_notices_only_what_a_test_or_the_kernel_reports(
+    tmp_path: Path, output: str, noticed: bool
+) -> None:
+    roots = _roots(tmp_path, "a")
+
+    def guest(directory: Path, number: int) -> str:
+        batch.store(directory / "a" / batch.OUTPUT, output)
+        batch.store(directory / "a" / batch.STATUS, "1")
+        return ""
+
+    assert [v.noticed for v in batch.verdicts(roots, guest)] == [noticed]

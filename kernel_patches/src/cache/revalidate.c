@@ -106,19 +106,21 @@ void efuse_read_args(struct file *file, struct fuse_args *args)
 	struct fuse_inode *fi = get_fuse_inode(inode);
 	struct efuse_version *version = &fi->efuse_version;
 	const struct fuse_file *ff = file->private_data;
-	bool used = efuse_versions_used(ec);
+	bool cached, used = efuse_versions_used(ec);
 	u64 read;
 
 	efuse_io_args(file->private_data, args);
-	if (!S_ISREG(inode->i_mode) || (!used && READ_ONCE(version->filled) &&
-					!READ_ONCE(version->pages)))
+	if (!S_ISREG(inode->i_mode))
+		return;
+	cached = efuse_read_cached(args, inode);
+	if (!used && (!cached || (READ_ONCE(version->filled) && !READ_ONCE(version->pages))))
 		return;
 	spin_lock(&fi->lock);
 	if (used) {
 		efuse_version_note(ec, inode, args);
 		args->efuse.settled &= ff->efuse_version == args->efuse.version;
 	}
-	if (efuse_read_cached(args, inode)) {
+	if (cached) {
 		read = args->efuse.settled ? args->efuse.version : 0;
 		version->pages = !version->filled || version->pages == read ? read : 0;
 		version->filled = true;
