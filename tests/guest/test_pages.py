@@ -1322,6 +1322,50 @@ def test_store_does_not_wait_for_the_buffer_of_a_write_to_its_page(
         assert bytes(m.call("inode", "f").data) == expected
 
 
+def test_store_does_not_wait_for_a_page_of_the_buffer_that_is_dropped_again(
+    mountpoint: Path, lower: Path
+) -> None:
+    """The buffer's first page is dropped, and its second one while the first is read again."""
+    path = backing(lower, fill("d", 2 * BLOCK))
+    new = fill("g", 2 * BLOCK)
+    with mounted(
+        mountpoint, path="daemon", open_flags=FOPEN_NOFLUSH | FOPEN_KEEP_CACHE, **LONG
+    ) as m:
+        make(m, "f", fill("d", 2 * BLOCK))
+        make(m, "g", new)
+        fd, buffer = os.open(m / "f", os.O_RDWR), os.open(m / "g", os.O_RDONLY)
+
+        def write_two_pages() -> int:
+            start = libc.mmap(None, 2 * BLOCK, mmap.PROT_READ, mmap.MAP_SHARED, buffer, 0)
+            libc.madvise(ctypes.c_void_p(start), 2 * BLOCK, mmap.MADV_RANDOM)
+            return int(libc.pwrite(fd, ctypes.c_void_p(start), 2 * BLOCK, 0))
+
+        def store() -> None:
+            with random_view(fd, 1) as view:
+                _store(view, 0)
+
+        assert sent(fd) == b"d"
+        whole(m, path)
+        m.hold("read", "before")
+        writing = Call(write_two_pages)
+        for dropped in (None, 0, BLOCK):
+            m.wait_held()
+            if dropped is not None:
+                m.call("inval_inode", "g", dropped, BLOCK)
+            m.call("release_and_hold", "read", "before")
+        m.wait_held()
+        storing = Call(store)
+        eventually(storing.done, "the store ends while the write waits for its buffer")
+        m.release()
+        assert writing.result() == 2 * BLOCK
+        storing.result()
+        os.fsync(fd)
+        os.close(fd)
+        os.close(buffer)
+        # The store came after the WRITE of the first page.
+        assert bytes(m.call("inode", "f").data) == b"ss" + new[2:]
+
+
 def test_bytes_of_a_failed_write_through_pages_are_not_shown(mountpoint: Path) -> None:
     with mounted(mountpoint, open_flags=FOPEN_NOFLUSH | FOPEN_KEEP_CACHE, **LONG) as m:
         make(m, "f", fill("d", BLOCK))

@@ -287,8 +287,9 @@ class ScriptedDaemon:
         """Return how often a nodeid was given to another file."""
         return self.nodeids.reused
 
-    def inval_inode(self, path: str) -> ScriptedDaemon:
-        return self._notify(wire.inval_inode(self.nodeid(path), 0, 0))
+    def inval_inode(self, path: str, offset: int = 0, length: int = 0) -> ScriptedDaemon:
+        """Make an inode's attributes invalid, and bytes of its pages; length 0: all that follow."""
+        return self._notify(wire.inval_inode(self.nodeid(path), offset, length))
 
     def inval_attributes(self, path: str) -> ScriptedDaemon:
         """Make a file's attributes invalid. The kernel waits for no page of the file."""
