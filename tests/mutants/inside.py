@@ -2,7 +2,8 @@
 """Run the command of one broken build after the other, within a guest.
 
 ``python -m tests.mutants.inside DIRECTORY``, see `tests.mutants.batch`. It ends when none is left,
-or when the last one has left the kernel in a state in which the next could not be judged.
+or when the last one has left the guest in a state in which the next could not be judged: the kernel
+has complained, or mounts, disks or processes are there that were not there before.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from efuse.errors import ModuleBuildError
@@ -30,6 +32,9 @@ from tests.mutants.batch import (
     WORK,
     store,
 )
+
+_END_S = 5
+"""How long processes that are ending may take."""
 
 
 def _unloaded() -> bool:
@@ -73,8 +78,36 @@ def _complaint(log: KernelLog) -> str | None:
     return f"{TAINTED}: {', '.join(kernel_log.taint_names(new))}" if new else None
 
 
+def _state() -> set[str]:
+    """Return the guest's mounts, disks with content, and processes."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    mounts = {line.split()[4] for line in lines}
+    disks = {disk.name for disk in Path("/sys/block").iterdir() if int((disk / "size").read_text())}
+    processes = {task.name for task in Path("/proc").iterdir() if _is_process(task)}
+    # Tests mount bpffs below /sys, and leave it mounted.
+    return {mount for mount in mounts if not mount.startswith("/sys/")} | disks | processes
+
+
+def _is_process(task: Path) -> bool:
+    """Return whether a directory in /proc is that of a process, and not of a kernel thread."""
+    try:
+        return task.name.isdigit() and bool((task / "cmdline").read_bytes())
+    except (FileNotFoundError, ProcessLookupError):
+        return False  # it has ended
+
+
+def _left_behind(before: set[str]) -> bool:
+    """Return whether the guest has more than it had; processes get some time to end."""
+    deadline = time.monotonic() + _END_S
+    while _state() - before:
+        if time.monotonic() > deadline:
+            return True
+        time.sleep(0.1)
+    return False
+
+
 def main(directory: Path) -> int:
-    log = KernelLog()
+    log, before = KernelLog(), _state()
     for root in sorted(directory.iterdir()):
         if (root / STATUS).exists():
             continue
@@ -87,7 +120,7 @@ def main(directory: Path) -> int:
             with (root / OUTPUT).open("a") as output:
                 output.write(f"\n{complaint}")
         store(root / STATUS, "1" if complaint else str(status))
-        if complaint:
+        if complaint or _left_behind(before):
             return 1
     return 0
 
