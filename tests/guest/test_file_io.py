@@ -29,7 +29,7 @@ from tests.guest.support.daemons import (
     running,
 )
 from tests.guest.support.file_data import BLOCK, fill, read, write
-from tests.guest.support.file_pages import LONG
+from tests.guest.support.file_pages import LONG, libc
 from tests.guest.support.forced import Forced, forced
 from tests.guest.support.manual_daemon import until
 from tests.guest.support.shell import run
@@ -101,6 +101,19 @@ def test_map_shows_what_write_has_written(m: Forced) -> None:
         assert write(m / "f", b"new", BLOCK - 1) == 3
         assert m.answered()["direct"] == before + 1
         assert view[:] == DATA[: BLOCK - 1] + b"new" + DATA[BLOCK + 2 :]
+
+
+def test_map_made_before_shows_bytes_behind_its_end_that_write_adds(m: Forced) -> None:
+    fd, reader = os.open(m / "f", os.O_RDWR), os.open(m / "f", os.O_RDONLY)
+    address = libc.mmap(None, SIZE + BLOCK, mmap.PROT_READ, mmap.MAP_SHARED, reader, 0)
+    before = m.answered()["direct"]
+    assert os.pwrite(fd, DATA[:BLOCK], SIZE) == BLOCK
+    assert m.answered()["direct"] == before + 1
+    # In a process of its own, because it may be killed by SIGBUS.
+    assert Call(ctypes.string_at, address + SIZE, BLOCK).result() == DATA[:BLOCK]
+    libc.munmap(address, SIZE + BLOCK)
+    os.close(reader)
+    os.close(fd)
 
 
 def test_read_and_write_respect_bytes_stored_by_a_map(m: Forced, lower: Path) -> None:

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import mmap
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -157,6 +158,37 @@ def test_reply_that_crosses_invalidate_is_not_kept(mountpoint: Path) -> None:
         call.result()
         assert os.fstat(fd).st_size == len(_NEW)
         os.close(fd)
+
+
+def test_name_in_a_reply_that_crosses_invalidate_is_not_kept(mountpoint: Path) -> None:
+    with mounted(mountpoint, consistency="exclusive", entry_timeout=0.0, attr_timeout=0.0) as m:
+        fails(errno.ENOENT, os.stat, m / "d")
+        m.hold("mkdir", "after")
+        call = Call(os.mkdir, m / "d")
+        m.wait_held()
+        m.model.move("d", "moved")
+        m.connection.invalidate()
+        m.release()
+        call.result()
+        fails(errno.ENOENT, os.stat, m / "d")
+        assert stat.S_ISDIR(os.stat(m / "moved").st_mode)
+
+
+def test_void_listing_is_read_again_although_the_directory_has_its_old_times(
+    mountpoint: Path,
+) -> None:
+    with mounted(mountpoint, consistency="exclusive", entry_timeout=0.0, attr_timeout=0.0) as m:
+        m.model.mkdir("d")
+        old = m.call("inode", "d")
+        for _ in range(2):
+            assert os.listdir(m / "d") == []
+        m.log()
+        assert os.listdir(m / "d") == []
+        assert "readdir" not in m.asked()
+        m.model.create("d/new")
+        m.model.set_times("d", old.mtime_ns, old.ctime_ns)
+        m.connection.invalidate()
+        assert os.listdir(m / "d") == ["new"]
 
 
 def _spliced(fd: int) -> bytes:
