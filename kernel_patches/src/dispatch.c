@@ -74,8 +74,9 @@ static void efuse_count_passed(const struct efuse_req *req, enum efuse_counter r
 }
 
 /*
- * No handler answered the request. A READ or WRITE may still be answered by a path in the kernel;
- * then true. False: it goes to the daemon, and the reason is counted.
+ * No handler answered the request. A READ or WRITE may still be answered by a path in the kernel,
+ * and so may an IOCTL that the daemon does not implement; then true. False: it goes to the daemon,
+ * and the reason is counted.
  */
 bool efuse_passed(struct efuse_req *req, enum efuse_counter reason)
 {
@@ -89,6 +90,12 @@ bool efuse_passed(struct efuse_req *req, enum efuse_counter reason)
 			return true;
 		}
 		reason = req->reason ?: reason;
+	}
+	if (efuse_terminal_unknown(req)) {
+		req->ret = EFUSE_NOT_IMPLEMENTED;
+		req->args->efuse.answered_by = EFUSE_ANSWERED_BY_KERNEL;
+		efuse_count(ec, opcode, EFUSE_HITS);
+		return true;
 	}
 	req->args->efuse.reason = reason;
 	efuse_count_passed(req, reason);

@@ -179,6 +179,7 @@ static ssize_t invalidate_store(struct kobject *kobj, struct kobj_attribute *att
 		return err;
 	efuse_epoch_void(ec);
 	efuse_timeouts_expire(ec->fc);
+	WRITE_ONCE(ec->no_terminals, false);
 	return count;
 }
 

@@ -309,6 +309,11 @@ void efuse_size_learn(struct fuse_inode *fi, u64 epoch, u64 size);
 bool efuse_size_told(const struct efuse_conn *ec, struct fuse_mount *fm,
 		     const struct fuse_args *args, u64 nodeid, u64 *size);
 
+/* terminal.c */
+bool efuse_terminal_asked(const struct fuse_args *args);
+bool efuse_terminal_unknown(const struct efuse_req *req);
+void efuse_terminal_replied(const struct efuse_req *req);
+
 /* version.c */
 u64 efuse_version_hash(const struct efuse_conn *ec, u64 ino, u64 size, struct timespec64 mtime,
 		       struct timespec64 ctime);

@@ -3,7 +3,6 @@
 #include "cache_i.h"
 
 #include <linux/filelock.h>
-#include <linux/termios.h>
 
 /* Add a bucket, unless it is there already. */
 void efuse_changes_add(struct efuse_changes *ch, u16 bucket)
@@ -284,7 +283,6 @@ void efuse_changes_end(struct efuse_changes *ch, struct efuse_conn *ec, struct f
  */
 bool efuse_changes_cancelled(const struct fuse_args *args, int error)
 {
-	const struct fuse_ioctl_in *in;
 	const struct fuse_ioctl_out *out;
 
 	if (args->opcode == FUSE_IOCTL) {
@@ -292,8 +290,7 @@ bool efuse_changes_cancelled(const struct fuse_args *args, int error)
 		out = args->out_args[0].value;
 		if (!error && args->out_args[0].size == sizeof(*out))
 			error = out->result;
-		in = efuse_req_in(args, sizeof(*in));
-		if (error == -ENOTTY || (error < 0 && in && in->cmd == TCGETS))
+		if (error == -ENOTTY || (error < 0 && efuse_terminal_asked(args)))
 			return true;
 	}
 	return error == EFUSE_NOT_IMPLEMENTED;

@@ -199,6 +199,7 @@ struct efuse_buckets {
  * @no_flush: declared: the daemon needs no FLUSH of a file that was not written
  * @lazy_atime: declared: the reported atime need not include the latest reads
  * @revalidate: what was read outlives its timeout if its version has not changed: see version.c
+ * @no_terminals: the daemon does not implement the IOCTL of isatty(3): see terminal.c
  * @clock_offset: CLOCK_REALTIME less CLOCK_MONOTONIC, in ns, as far as it was looked at
  * @clock_steps: how often @clock_offset has become smaller
  */
@@ -261,6 +262,7 @@ struct efuse_conn {
 	bool no_flush;
 	bool lazy_atime;
 	bool revalidate;
+	bool no_terminals;
 	atomic64_t clock_offset;
 	atomic64_t clock_steps;
 };
