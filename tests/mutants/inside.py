@@ -53,18 +53,18 @@ def _run(root: Path) -> int:
     environment = {**os.environ, **work["modules"], "PYTHONPATH": work["sources"]}
     live.load(Path(work["modules"][MODULE]))
     with (root / OUTPUT).open("w") as output:
+        child = subprocess.Popen(
+            work["command"],
+            cwd=work["sources"],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
         try:
-            return subprocess.run(
-                work["command"],
-                cwd=work["sources"],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                timeout=LONGEST_S,
-                check=False,
-            ).returncode
+            return child.wait(LONGEST_S)
         except subprocess.TimeoutExpired:
+            child.kill()  # not waited for: a broken kernel may keep it for ever
             output.write(f"\n{OUT_OF_TIME}\n")
             return 1
 

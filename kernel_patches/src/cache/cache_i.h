@@ -311,6 +311,7 @@ bool efuse_size_told(const struct efuse_conn *ec, struct fuse_mount *fm,
 
 /* terminal.c */
 bool efuse_terminal_asked(const struct fuse_args *args);
+int efuse_ioctl_error(const struct fuse_args *args, int error);
 bool efuse_terminal_unknown(const struct efuse_req *req);
 void efuse_terminal_replied(const struct efuse_req *req);
 

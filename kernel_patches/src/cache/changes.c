@@ -283,13 +283,8 @@ void efuse_changes_end(struct efuse_changes *ch, struct efuse_conn *ec, struct f
  */
 bool efuse_changes_cancelled(const struct fuse_args *args, int error)
 {
-	const struct fuse_ioctl_out *out;
-
 	if (args->opcode == FUSE_IOCTL) {
-		/* A daemon may also pass on the error of its own ioctl(2) in a successful reply. */
-		out = args->out_args[0].value;
-		if (!error && args->out_args[0].size == sizeof(*out))
-			error = out->result;
+		error = efuse_ioctl_error(args, error);
 		if (error == -ENOTTY || (error < 0 && efuse_terminal_asked(args)))
 			return true;
 	}

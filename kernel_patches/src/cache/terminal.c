@@ -20,6 +20,22 @@ bool efuse_terminal_asked(const struct fuse_args *args)
 }
 
 /**
+ * efuse_ioctl_error - get the error of an IOCTL
+ * @args: the IOCTL
+ * @error: error of the reply
+ *
+ * A daemon may also pass on an error as the result in a successful reply, as libfuse does.
+ *
+ * Return: 0 or a negative errno, or a positive result
+ */
+int efuse_ioctl_error(const struct fuse_args *args, int error)
+{
+	const struct fuse_ioctl_out *out = args->out_args[0].value;
+
+	return error || args->out_args[0].size != sizeof(*out) ? error : out->result;
+}
+
+/**
  * efuse_terminal_unknown - is it known that the daemon does not implement a request for a terminal?
  * @req: the request
  *
@@ -39,6 +55,7 @@ bool efuse_terminal_unknown(const struct efuse_req *req)
  */
 void efuse_terminal_replied(const struct efuse_req *req)
 {
-	if (req->error == EFUSE_NOT_IMPLEMENTED && efuse_terminal_asked(req->args))
+	if (efuse_terminal_asked(req->args) &&
+	    efuse_ioctl_error(req->args, req->error) == EFUSE_NOT_IMPLEMENTED)
 		WRITE_ONCE(req->ec->no_terminals, true);
 }
