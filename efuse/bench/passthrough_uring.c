@@ -9,6 +9,7 @@
  *   zero_copy		READs and WRITEs move data between the lower file and the pages of the
  *			request; otherwise they move it through a buffer of the daemon
  *   max_size=BYTES	most bytes of a READ or WRITE, whole pages, by default 1 MiB
+ *   max_read=BYTES	most bytes of a READ, any number from 4096
  *   counts=FILE	a file in which the daemon counts what it does, see struct counts
  *
  * There is a ring for each CPU, with a thread that carries out the requests that this CPU sends.
@@ -172,7 +173,7 @@ struct queue {
 static int device;
 static const char *mountpoint;
 static bool direct, writeback, zero_copy;
-static uint32_t max_size = 1U << 20;
+static uint32_t max_size = 1U << 20, max_read = 1U << 20;
 static struct counts unshared, *counts = &unshared;
 
 static struct node root = { .lookups = 2 };
@@ -678,7 +679,7 @@ static void completed(struct queue *queue, const struct io_uring_cqe *cqe)
 	}
 }
 
-/* Submits a command that is carried out at once, and waits for its end. */
+/* Submits a command that sets something up, and waits for its end. */
 static void carry_out(struct queue *queue, const char *what)
 {
 	struct io_uring_cqe *cqe;
@@ -864,8 +865,8 @@ static void mount_at(const char *source)
 	device = open("/dev/fuse", O_RDWR | O_CLOEXEC);
 	if (device < 0)
 		err(1, "/dev/fuse");
-	snprintf(options, sizeof(options), "fd=%d,rootmode=%o,user_id=%u,group_id=%u", device,
-		 st.st_mode & S_IFMT, getuid(), getgid());
+	snprintf(options, sizeof(options), "fd=%d,rootmode=%o,user_id=%u,group_id=%u,max_read=%u",
+		 device, st.st_mode & S_IFMT, getuid(), getgid(), max_read);
 	if (mount("passthrough_uring", mountpoint, "fuse.passthrough_uring",
 		  MS_NOSUID | MS_NODEV, options))
 		err(1, "%s", mountpoint);
@@ -893,6 +894,8 @@ static void set_option(const char *name)
 		zero_copy = true;
 	else if (!strncmp(name, "max_size=", 9))
 		max_size = (uint32_t)strtoul(name + 9, NULL, 10);
+	else if (!strncmp(name, "max_read=", 9))
+		max_read = (uint32_t)strtoul(name + 9, NULL, 10);
 	else if (!strncmp(name, "counts=", 7))
 		map_counts(name + 7);
 	else if (strcmp(name, "timeout=0"))

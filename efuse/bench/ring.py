@@ -126,6 +126,8 @@ def waiting(connection: int, *, on_efuse: bool) -> int:
 def missed(before: Usage, after: Usage, requests: int) -> str:
     """Return a text if fewer than *requests* came over the rings between two usages, else empty."""
     came = (sum(after.rings) - sum(before.rings)) % _WRAPS
+    if before.moves is not None and after.moves is not None:
+        came = min(came, after.moves.requests - before.moves.requests)
     return f"of {requests} requests only {came} came over io_uring" * (came < requests)
 
 

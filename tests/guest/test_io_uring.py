@@ -235,6 +235,19 @@ def test_parts_of_a_large_request_are_zero_copied(
         assert requests < data  # So some had parts.
 
 
+@pytest.mark.parametrize("name", [COPYING[1], ZERO_COPY[1]])
+def test_parts_of_a_read_for_the_page_cache_are_whole_pages(
+    name: str, source: Path, mountpoint: Path
+) -> None:
+    """FUSE clears what a READ for the page cache leaves of a page."""
+    content = random.Random(3).randbytes(_SIZE)
+    (source / "odd").write_bytes(content)
+    declared = replace(EXCLUSIVE, max_request=1 << 20)
+    with _own(name, source, mountpoint, "timeout=0,max_read=5000", declared):
+        assert (mountpoint / "odd").read_bytes() == content
+        assert _moves(name, mountpoint).data >= _SIZE // 5000
+
+
 def test_death_of_a_daemon_with_zero_copy_ends_all_requests(source: Path, mountpoint: Path) -> None:
     def read_until_it_ends() -> int | None:
         data = (source / "file").read_bytes()

@@ -95,17 +95,6 @@ def test_mount_options_set_the_sizes(source: Path, mountpoint: Path) -> None:
         assert _blocks(connection) == 256
 
 
-def test_read_of_a_daemon_that_takes_parts_of_pages_returns_all_bytes(
-    source: Path, mountpoint: Path, tmp_path: Path
-) -> None:
-    """A READ for the page cache clears what the daemon leaves of a page."""
-    command = [*passthrough_ll_command(tmp_path, source), "-o", "max_read=5000", str(mountpoint)]
-    with _mounted(mountpoint, "run", "--require", "--max-request", "1M", "--", *command):
-        path = str(mountpoint / "f")
-        assert read(path, 16 * MIB) == DATA
-        assert read_direct(path, 8 * MIB) == DATA[: 8 * MIB]
-
-
 @pytest.mark.parametrize(
     ("daemon", "cache"), [(passthrough_ll_command, None), (bindfs_command, "64M")]
 )
