@@ -236,6 +236,31 @@ def test_parts_of_a_large_request_are_zero_copied(
 
 
 @pytest.mark.parametrize("name", [COPYING[1], ZERO_COPY[1]])
+def test_direct_reads_fill_the_data_cache_with_the_right_bytes(
+    name: str, source: Path, mountpoint: Path
+) -> None:
+    """The daemon gets pages of the kernel, because the caller could change its own meanwhile."""
+    size = 256 << 10
+    content = random.Random(4).randbytes(size)
+    (source / "direct").write_bytes(content)
+    with _own(name, source, mountpoint) as program, mmap.mmap(-1, size) as memory:
+        fd = os.open(mountpoint / "direct", os.O_RDONLY | os.O_DIRECT)
+        try:
+            Connection(program.number).forced_path = "cache"
+            before = at = _moves(name, mountpoint)
+            for _ in range(4):  # Blocks may be kept from the second time on.
+                memory[:] = bytes(size)
+                assert os.preadv(fd, [memory], 0) == size and memory[:] == content
+                last, at = at, _moves(name, mountpoint)
+            data = at.data - before.data
+            assert data >= 1
+            assert at.zero_copied - before.zero_copied == (data if name in ZERO_COPY else 0)
+            assert at.data == last.data  # The data cache has answered the last READ.
+        finally:
+            os.close(fd)
+
+
+@pytest.mark.parametrize("name", [COPYING[1], ZERO_COPY[1]])
 def test_parts_of_a_read_for_the_page_cache_are_whole_pages(
     name: str, source: Path, mountpoint: Path
 ) -> None:
