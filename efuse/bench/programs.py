@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from efuse import locations
-from efuse.bench.ring import EFUSE_RING, RING
+from efuse.bench.ring import EFUSE_RING, OWN, RING, ZERO_COPY, counts_file
 from efuse.errors import EfuseError, NotSupportedError, UsageError, reason
 
-__all__ = ["COMPILED", "PROGRAMS", "SID", "built", "command", "compiled", "libfuse"]
+__all__ = ["COMPILED", "PROGRAMS", "SID", "URING", "built", "command", "compiled", "libfuse"]
 
 _LIBFUSE_EXAMPLES = Path("/usr/share/doc/libfuse3-dev/examples")
 _OUR_EXAMPLE = "docs/examples/passthrough_backing"
@@ -27,12 +27,16 @@ COMPILED = ("passthrough_backing", "passthrough_ll")
 SID = "passthrough_ll-sid"
 """``passthrough_ll`` of the libfuse that scripts/setup-libfuse builds, which supports io_uring."""
 
+URING = "passthrough_uring"
+"""Our daemon that serves the systems of `efuse.bench.ring.OWN`, and no others."""
+
 _INSTALLED = ("bindfs", "sshfs")
 
 PROGRAMS = (*COMPILED, SID, *_INSTALLED)
-"""All C daemons. ``passthrough_backing`` is an example of eFuse, which gives the kernel the extents
-of its lower files. The others are unmodified: ``passthrough_ll`` is libfuse's example, ``bindfs``
-and ``sshfs`` are Debian's. ``sshfs`` uses an SFTP server on this machine, through a pipe."""
+"""All C daemons that can be chosen. ``passthrough_backing`` is an example of eFuse, which gives the
+kernel the extents of its lower files. The others are unmodified: ``passthrough_ll`` is libfuse's
+example, ``bindfs`` and ``sshfs`` are Debian's. ``sshfs`` uses an SFTP server on this machine,
+through a pipe."""
 
 _SFTP_SERVER = Path("/usr/lib/openssh/sftp-server")
 
@@ -63,6 +67,10 @@ _OPTIONS = {
         **_EXAMPLE,
         RING: f"{_EXAMPLE['fuse']},io_uring",
         EFUSE_RING: f"{_EXAMPLE['efuse']},io_uring",
+    },
+    URING: {
+        system: "timeout=0,writeback" if system.startswith("efuse") else "timeout=0"
+        for system in OWN
     },
     "bindfs": {
         "fuse": "",
@@ -95,6 +103,8 @@ def command(
             f"{name} is not measured as {system}", hint=f"use {', '.join(_OPTIONS[name])}"
         )
     options = options or _OPTIONS[name][system]
+    if name == URING:
+        options += ",zero_copy" * (system in ZERO_COPY) + f",counts={counts_file(mountpoint)}"
     if name in _INSTALLED:
         return [*_installed(name), *_with(options), *_places(name, source), str(mountpoint)]
     if name in ("passthrough_ll", SID):
@@ -167,6 +177,9 @@ def built(name: str) -> Path:
     """
     if name == SID:
         return _set_up() / "example/passthrough_ll"
+    if name == URING:
+        source = Path(__file__).with_name(f"{name}.c")
+        return compiled("daemons", name, [source], ["-luring", "-pthread"])
     sources = _sources(name)
     try:
         flags = subprocess.check_output(["pkg-config", "fuse3", "--cflags", "--libs"], text=True)
@@ -206,5 +219,6 @@ def _compile(sources: Sequence[Path], flags: Sequence[str], out: Path) -> None:
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["gcc printed nothing"])[-1]
         raise EfuseError(
-            f"{out.name} cannot be built: {last}", hint="apt-get install libc6-dev libfuse3-dev"
+            f"{out.name} cannot be built: {last}",
+            hint="apt-get install libc6-dev libfuse3-dev liburing-dev",
         )

@@ -168,9 +168,10 @@ def _count_copied(
         wanted = task.seen(reference)
         for system in systems:
             task.workload.sync()
-            before = counter.read(system.pid)
+            before = counter.read(system.pid) + system.moved_bytes()
             outcome = task.on(system)
-            copied = _copied(counter.read(system.pid) - before, outcome)
+            after = counter.read(system.pid) + system.moved_bytes()
+            copied = _copied(after - before, outcome)
             done[system.name].copied = copied
             found = f"{copied.value:.4g} {copied.unit}"
             if outcome.seen != wanted:

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from efuse.bench.environment import Settings, machine, versions
 from efuse.bench.lower import lower
-from efuse.bench.programs import SID, libfuse
+from efuse.bench.programs import SID, URING, libfuse
 from efuse.bench.registry import WORKLOADS
 from efuse.bench.report import COPIED, Report, Result, RoundCounters, Series
 from efuse.bench.requests import expanded
-from efuse.bench.ring import RINGS
+from efuse.bench.ring import OWN, RINGS
 from efuse.bench.rounds import Measured, Round, run_workload
 from efuse.bench.state import keep, resumed
 from efuse.bench.systems import ON_REQUEST, SYSTEMS, System, is_efuse, mounted
@@ -40,6 +40,9 @@ def run(settings: Settings, say: Callable[[str], None], state: Path | None = Non
     """
     settings = replace(settings, workloads=expanded(settings.workloads))
     words = {**asdict(settings), "kernel_counters": {}}
+    others = {system: URING for system in settings.systems or () if system in OWN}
+    if others:  # the systems that the chosen daemon does not serve
+        words["daemons"] = others
     used = {**versions(), **libfuse(settings.daemon)}
     report = resumed(state, Report(machine(), platform.release(), used, words, ()))
     counters = report.settings["kernel_counters"]

@@ -14,8 +14,8 @@ from typing import Any
 
 from efuse.bench import ring
 from efuse.bench.foreground import Program
-from efuse.bench.programs import PROGRAMS, command
-from efuse.bench.ring import RINGS
+from efuse.bench.programs import PROGRAMS, URING, command
+from efuse.bench.ring import OVER_RINGS, OWN
 from efuse.bench.usage import Usage, kernel_counts, switches
 from efuse.control import Connection
 from efuse.errors import EfuseError
@@ -38,14 +38,14 @@ SYSTEMS = ("ext4", "fuse", "fuse-tuned", "efuse")
 and the exclusive mode."""
 
 ON_REQUEST = (
-    *("fuse-writeback", "fuse-default", *RINGS),
+    *("fuse-writeback", "fuse-default", *OVER_RINGS),
     *("efuse-writethrough", EFUSE_DEFAULT, *FORCED),
 )
 """Systems that are measured only on request. ``fuse-writeback`` is ``fuse`` with the write-back
 cache that ``efuse`` has, ``fuse-io-uring`` and ``efuse-io-uring`` are ``fuse`` and ``efuse`` over
-io_uring, and ``efuse-writethrough`` is ``efuse`` without the write-back cache. ``fuse-default`` is
-the daemon as it is by itself, and ``efuse-default`` is that under ``efuse run``, both without an
-option."""
+io_uring (with ``-zero-copy`` or ``-copy`` at the end, served by ``passthrough_uring``), and
+``efuse-writethrough`` is ``efuse`` without the write-back cache. ``fuse-default`` is the daemon as
+it is by itself, and ``efuse-default`` is that under ``efuse run``, both without an option."""
 
 DAEMONS = ("passthrough", *PROGRAMS)
 """``passthrough`` is ``efuse.fs.Passthrough``, in Python; the others are in C."""
@@ -75,6 +75,11 @@ class System:
         :raises EfuseError: the daemon has ended.
         """
         return Usage()
+
+    def moved_bytes(self) -> int:
+        """Return the bytes that the daemon moved so far in ways that the kernel does not count."""
+        moves = ring.moves(self.name, self.root)
+        return moves.moved_bytes if moves else 0
 
     def prove(self, before: Usage, after: Usage, requests: int) -> None:
         """Check that the daemon got all *requests* between two usages, in the intended way.
@@ -134,15 +139,21 @@ class _RingSystem(_ProgramSystem):
         counted = super().usage()
         # Keep this order: a request that the rings do not count yet is counted as waiting.
         waiting = ring.waiting(self._program.number, on_efuse=is_efuse(self.name))
-        return replace(counted, waiting=waiting, rings=ring.delivered(self._program.pid))
+        return replace(
+            counted,
+            waiting=waiting,
+            rings=ring.delivered(self._program.pid),
+            moves=ring.moves(self.name, self.root),
+        )
 
     def prove(self, before: Usage, after: Usage, requests: int) -> None:
         """Check that all requests sent between two usages came over the rings.
 
-        :raises EfuseError: some did not.
+        :raises EfuseError: some did not, or data was moved in another way.
         """
         sent = after.total - before.total - after.waiting
         why = ring.missed(before, after, max(requests, sent))
+        why = why or ring.copied(self.name, before, after)
         if why:
             raise EfuseError(f"{self.name} was not measured: {why}")
 
@@ -172,16 +183,17 @@ def mounted(
 @contextmanager
 def _served(name: str, source: Path, mountpoint: Path, daemon: str) -> Iterator[System]:
     mountpoint.mkdir(parents=True, exist_ok=True)
-    if daemon in PROGRAMS:
+    daemon = URING if name in OWN else daemon
+    if daemon in (*PROGRAMS, URING):
         words = command(daemon, name, source, mountpoint)
         with ExitStack() as stack:
-            if name in RINGS:
+            if name in OVER_RINGS:
                 stack.enter_context(ring.enabled(name))
             options = EXCLUSIVE if name != EFUSE_DEFAULT else default_options(words)
             started = Program.started(
                 words, mountpoint, accelerated=is_efuse(name), options=options
             )
-            kind = _RingSystem if name in RINGS else _ProgramSystem
+            kind = _RingSystem if name in OVER_RINGS else _ProgramSystem
             yield kind(name, mountpoint, stack.enter_context(started))
         return
     words = [sys.executable, "-m", "efuse.bench.daemon", name, str(source), str(mountpoint)]

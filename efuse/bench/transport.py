@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The transports by which requests reach a daemon, each with a proof that it was used.
 
-The daemon is libfuse's unmodified ``passthrough_ll``, with one of two versions of libfuse. The
+The daemon is libfuse's unmodified ``passthrough_ll``, with one of two versions of libfuse; for the
+transports of `efuse.bench.ring.OWN`, which libfuse does not have, it is ``passthrough_uring``. The
 kernel may cache nothing, and on eFuse no handlers are attached, so the daemon gets every request.
 ``stamp.c`` is preloaded into it.
 """
@@ -18,8 +19,8 @@ from efuse import locations
 from efuse.bench import ring
 from efuse.bench.foreground import Program
 from efuse.bench.load import stamp_library
-from efuse.bench.programs import SID, command
-from efuse.bench.ring import EFUSE_RING, RINGS
+from efuse.bench.programs import SID, URING, command
+from efuse.bench.ring import OVER_RINGS, OWN, RINGS
 from efuse.bench.systems import System, is_efuse
 from efuse.bench.usage import Usage, channel_counts, switches
 from efuse.bpf import attach
@@ -43,9 +44,10 @@ BALANCED = (*TRANSPORTS[:-1], "efuse-own", "efuse-bpf", TRANSPORTS[-1])
 """The transports of ``skew``. ``efuse-own`` is ``efuse`` without balancing: each channel gets what
 its own CPU sends. In ``efuse-bpf`` a BPF program chooses the channel of each request."""
 
-KNOWN = (*BALANCED, *RINGS)
+KNOWN = (*BALANCED, *OVER_RINGS)
 """All transports. ``fuse-io-uring`` is plain FUSE over io_uring, and ``efuse-io-uring`` eFuse over
-io_uring; both need a newer libfuse and kernel."""
+io_uring; both need a newer libfuse and kernel. ``...-zero-copy`` is the same with zero copy, and
+``...-copy`` without it, both served by ``passthrough_uring``."""
 
 _BALANCER = "least_loaded"  # one of bpf_programs/examples
 
@@ -98,6 +100,7 @@ class _TransportSystem(System):
             preempted=switches([self._program.pid], "nonvoluntary"),
             channels=channel_counts(self.connection),
             rings=ring.delivered(self._program.pid),
+            moves=ring.moves(self.name, self.root),
         )
 
     def prove(self, before: Usage, after: Usage, requests: int) -> None:
@@ -119,8 +122,8 @@ def missed(name: str, before: Usage, after: Usage, requests: int) -> str:
     reached = after.total - before.total
     if reached < requests:
         return f"of {requests} requests only {reached} reached the daemon"
-    if name in RINGS:
-        return ring.missed(before, after, requests)
+    if name in OVER_RINGS:
+        return ring.missed(before, after, requests) or ring.copied(name, before, after)
     if not is_efuse(name):
         return ""
     sent = after.channel_total("sent") - before.channel_total("sent")
@@ -140,9 +143,9 @@ def missed(name: str, before: Usage, after: Usage, requests: int) -> str:
 def misused(name: str, device: _Device) -> str:
     """Return why a daemon with *device* does not use the transport *name*; empty: it does."""
     cpus = len(os.sched_getaffinity(0))
-    if device.rings != (cpus if name in RINGS else 0):
+    if device.rings != (cpus if name in OVER_RINGS else 0):
         return f"the daemon has {device.rings} rings"
-    if not is_efuse(name) or name in (*_CLONED, EFUSE_RING):
+    if not is_efuse(name) or name in (*_CLONED, *OVER_RINGS):
         if device.mappings:
             return f"the daemon has {device.mappings} channels"
         if (device.descriptors > 1) != (name in _CLONED):
@@ -160,10 +163,11 @@ def mistaken(name: str, ops: str) -> str:
 def _words(name: str, source: Path, mountpoint: Path, daemon: str) -> Sequence[str]:
     more = ",clone_fd" if name in _CLONED else ",io_uring" if name in RINGS else ""
     options = _OPTIONS + more
+    daemon = URING if name in OWN else daemon
     words = command(daemon, name, source, mountpoint, options=options)
     # Each program executes the next one, so that the daemon keeps the process ID.
     shell = ["sh", "-c", _PRELOADING, "sh", str(stamp_library())]
-    return ["env", f"EFUSE_CHANNELS={name not in (*_CLONED, *RINGS):d}", *shell, *words]
+    return ["env", f"EFUSE_CHANNELS={name not in (*_CLONED, *OVER_RINGS):d}", *shell, *words]
 
 
 @contextmanager
@@ -178,7 +182,7 @@ def transported(
     words = _words(name, source, mountpoint, daemon)
     started = Program.started(words, mountpoint, accelerated=is_efuse(name))
     with ExitStack() as stack:
-        if name in RINGS:
+        if name in OVER_RINGS:
             stack.enter_context(ring.enabled(name))
         system = _TransportSystem(name, mountpoint, stack.enter_context(started))
         if system.connection is not None:

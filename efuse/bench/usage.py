@@ -12,7 +12,7 @@ from efuse.control import Connection
 from efuse.control.attributes import read_file
 from efuse.stats import Sample, read
 
-__all__ = ["Usage", "channel_counts", "kernel_counts", "switches"]
+__all__ = ["Moves", "Usage", "channel_counts", "kernel_counts", "switches"]
 
 _CHANNEL_COUNTERS = (
     "sent",
@@ -28,6 +28,23 @@ _CHANNEL_COUNTERS = (
 
 
 @dataclass(frozen=True, slots=True)
+class Moves:
+    """What the daemon ``passthrough_uring`` counts; ``struct counts`` in its source.
+
+    :ivar requests: number of requests that came over its rings.
+    :ivar data: number of READs and WRITEs.
+    :ivar zero_copied: number of READs and WRITEs whose data was not copied to or from a buffer of
+        the daemon.
+    :ivar moved_bytes: bytes that io_uring moved to and from lower files.
+    """
+
+    requests: int
+    data: int
+    zero_copied: int
+    moved_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
     """What a daemon has done so far.
 
@@ -39,6 +56,7 @@ class Usage:
     :ivar channels: the kernel's counters for each CPU, if asked for.
     :ivar rings: number of completions on each io_uring ring of the daemon, if asked for.
     :ivar waiting: number of requests that are not yet answered, if asked for.
+    :ivar moves: what the daemon counts itself; None if it is not ``passthrough_uring``.
     """
 
     requests: dict[str, int] = field(default_factory=dict)
@@ -49,6 +67,7 @@ class Usage:
     channels: tuple[dict[str, int], ...] = ()
     rings: tuple[int, ...] = ()
     waiting: int = 0
+    moves: Moves | None = None
 
     def channel_total(self, name: str) -> int:
         """Return the sum of the counters *name* over all CPUs."""

@@ -521,3 +521,16 @@ def test_large_read_and_write_are_one_request_on_every_path(
         assert write(m / "h", new, 0, os.O_DIRECT) == size
         assert read_direct(m / "h", size) == new
         assert not {"read", "write"} & set(m.asked())
+
+
+def test_read_for_the_page_cache_has_parts_of_whole_pages(mountpoint: Path) -> None:
+    """FUSE clears what a READ for the page cache leaves of a page."""
+    data = fill("P", (1 << 20) + 5)
+    with mounted(mountpoint, consistency="exclusive", path="daemon", max_read=5000) as m:
+        m.connection.max_request = 1 << 20
+        make(m, "h", data)
+        m.log()
+        count = m.count("read", "requests")
+        assert read(m / "h", len(data)) == data
+        parts = len([name for name in m.asked() if name == "read"])
+        assert m.count("read", "requests") - count < parts

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
 import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,12 +18,14 @@ import pytest
 from efuse.bench import ring, transport
 from efuse.bench.foreground import Program
 from efuse.bench.load import load, prepare
-from efuse.bench.programs import SID, command
-from efuse.bench.ring import RING, RINGS
-from efuse.bench.systems import EXCLUSIVE, mounted
+from efuse.bench.programs import SID, URING, command
+from efuse.bench.ring import COPYING, OVER_RINGS, OWN, RING, RINGS, ZERO_COPY
+from efuse.bench.systems import EXCLUSIVE, is_efuse, mounted
 from efuse.bench.transport import transported
+from efuse.bench.usage import Moves
 from efuse.control import Connection
 from efuse.errors import EfuseError
+from efuse.fs.options import Options
 from tests.guest.support.daemons import eventually
 
 SWITCH = Path("/sys/module/efuse/parameters/enable_uring")
@@ -64,7 +68,7 @@ def _read_and_written(mount: Path, lower: Path) -> int:
 # The systems and transports of the benchmark
 
 
-@pytest.mark.parametrize("name", RINGS)
+@pytest.mark.parametrize("name", OVER_RINGS)
 def test_files_read_and_written_over_io_uring_equal_the_lower_ones(
     name: str, source: Path, mountpoint: Path
 ) -> None:
@@ -86,7 +90,7 @@ def _proven(name: str, source: Path, mountpoint: Path) -> None:
         system.prove(before, system.usage(), found.requests)
 
 
-@pytest.mark.parametrize("name", ["fuse", "fuse-clone-fd", "efuse", *RINGS])
+@pytest.mark.parametrize("name", ["fuse", "fuse-clone-fd", "efuse", *OVER_RINGS])
 def test_transport_of_the_new_libfuse_is_proven_by_its_counters(
     name: str, source: Path, mountpoint: Path
 ) -> None:
@@ -103,6 +107,18 @@ def test_proof_of_another_transport_than_used_fails(
         _proven(claimed, source, mountpoint)
 
 
+@pytest.mark.parametrize(
+    ("claimed", "used"), [(ZERO_COPY[0], COPYING[0]), (COPYING[0], ZERO_COPY[0])]
+)
+def test_proof_of_zero_copy_without_zero_copy_fails(
+    claimed: str, used: str, source: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = transport._words
+    monkeypatch.setattr(transport, "_words", lambda _name, *rest: words(used, *rest))
+    with pytest.raises(EfuseError, match="zero-copied"):
+        _proven(claimed, source, mountpoint)
+
+
 @pytest.mark.parametrize("name", RINGS)
 def test_proof_with_io_uring_disabled_in_the_kernel_fails(
     name: str, source: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
@@ -111,6 +127,173 @@ def test_proof_with_io_uring_disabled_in_the_kernel_fails(
     monkeypatch.setattr(ring, "enabled", contextlib.nullcontext)
     with pytest.raises(EfuseError, match="only 0 came over io_uring"):
         _proven(name, source, mountpoint)
+
+
+# Zero copy
+
+_SIZE = (3 << 20) + 1000
+# Place and length in the file, and the offset in its page at which the caller's buffer begins.
+_PLACES = [
+    (place, length, shift)
+    for place, length in (
+        *((0, 1), (4095, 2), (100, 4096), (8192, 4096), (777, 4095)),
+        *((0, 65_536), (8192, 131_072), (12_345, 300_001), (3, 1 << 20), (4096, 2 << 20)),
+    )
+    for shift in (0, 13)
+]
+
+
+@contextlib.contextmanager
+def _own(
+    name: str, source: Path, mountpoint: Path, how: str = "timeout=0", declared: Options = EXCLUSIVE
+) -> Iterator[Program]:
+    """Run our daemon, on eFuse with handlers; all READs and WRITEs reach it.
+
+    :param how: its options, besides zero copy.
+    """
+    words = command(URING, name, source, mountpoint, options=how)
+    with (
+        ring.enabled(name),
+        Program.started(words, mountpoint, accelerated=is_efuse(name), options=declared) as program,
+    ):
+        os.stat(mountpoint / "file")  # After this the daemon has its rings.
+        if program.connection is not None:
+            Connection(program.connection).forced_path = "daemon"
+        yield program
+
+
+def _moves(name: str, mountpoint: Path) -> Moves:
+    counted = ring.moves(name, mountpoint)
+    assert counted is not None
+    return counted
+
+
+def _write_and_read_everywhere(mount: Path, lower: Path) -> None:
+    """Compare bytes, of the file and around the caller's buffer, for each of the places."""
+    some = random.Random(2)
+    content = bytearray(some.randbytes(_SIZE))
+    (lower / "places").write_bytes(content)
+    with (mount / "places").open("r+b", buffering=0) as file, mmap.mmap(-1, 4 << 20) as memory:
+        for place, length, shift in _PLACES:
+            new = some.randbytes(length)
+            with memoryview(memory)[shift : shift + length] as buffer:
+                buffer[:] = new
+                assert os.pwritev(file.fileno(), [buffer], place) == length
+            content[place : place + length] = new
+        os.fsync(file.fileno())
+        assert (lower / "places").read_bytes() == content
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        for place, length, shift in (*_PLACES, (_SIZE - 100, 4096, 13)):
+            around = shift + length + 100
+            memory[:around] = b"\xaa" * around
+            with memoryview(memory)[shift : shift + length] as buffer:
+                got = os.preadv(file.fileno(), [buffer], place)
+            assert got == min(length, _SIZE - place)
+            assert memory[shift : shift + got] == content[place : place + length]
+            rest = around - shift - got
+            assert memory[:shift] == b"\xaa" * shift and memory[around - rest : around] == (
+                b"\xaa" * rest
+            )
+
+
+@pytest.mark.parametrize("how", ["timeout=0", "timeout=0,cache=never", "timeout=0,writeback"])
+@pytest.mark.parametrize("name", OWN)
+def test_bytes_of_every_size_and_place_are_right_with_and_without_zero_copy(
+    name: str, how: str, source: Path, mountpoint: Path
+) -> None:
+    with _own(name, source, mountpoint, how):
+        before = _moves(name, mountpoint)
+        _write_and_read_everywhere(mountpoint, source)
+        after = _moves(name, mountpoint)
+    data = after.data - before.data
+    assert data > 10
+    assert after.zero_copied - before.zero_copied == (data if name in ZERO_COPY else 0)
+    if how.endswith("never"):
+        # Without zero copy, only READs are moved by io_uring.
+        times = 2 if name in ZERO_COPY else 1
+        asked = times * sum(length for _, length, _ in _PLACES) + 100
+        assert after.moved_bytes - before.moved_bytes == asked
+
+
+@pytest.mark.parametrize("blocks", [0, 1 << 14], ids=["without data cache", "with data cache"])
+@pytest.mark.parametrize("how", ["timeout=0", "timeout=0,cache=never"])
+def test_parts_of_a_large_request_are_zero_copied(
+    how: str, blocks: int, source: Path, mountpoint: Path
+) -> None:
+    name, part = ZERO_COPY[1], 64 << 10
+    declared = replace(EXCLUSIVE, max_request=1 << 20, capacity={"blocks": blocks})
+    with _own(name, source, mountpoint, f"{how},max_size={part}", declared) as program:
+        before, asked = _moves(name, mountpoint), program.usage()
+        _write_and_read_everywhere(mountpoint, source)
+        after, had = _moves(name, mountpoint), program.usage()
+    data = after.data - before.data
+    assert data >= sum(length for _, length, _ in _PLACES[-4:]) // part
+    assert after.zero_copied - before.zero_copied == data
+    if how.endswith("never"):
+        assert asked.sample is not None and had.sample is not None
+        requests = had.sample.total.requests - asked.sample.total.requests
+        assert requests < data  # So some had parts.
+
+
+@pytest.mark.parametrize("name", [COPYING[1], ZERO_COPY[1]])
+def test_direct_reads_fill_the_data_cache_with_the_right_bytes(
+    name: str, source: Path, mountpoint: Path
+) -> None:
+    """The daemon gets pages of the kernel, because the caller could change its own meanwhile."""
+    size = 256 << 10
+    content = random.Random(4).randbytes(size)
+    (source / "direct").write_bytes(content)
+    with _own(name, source, mountpoint) as program, mmap.mmap(-1, size) as memory:
+        fd = os.open(mountpoint / "direct", os.O_RDONLY | os.O_DIRECT)
+        try:
+            Connection(program.number).forced_path = "cache"
+            before = at = _moves(name, mountpoint)
+            for _ in range(4):  # Blocks may be kept from the second time on.
+                memory[:] = bytes(size)
+                assert os.preadv(fd, [memory], 0) == size and memory[:] == content
+                last, at = at, _moves(name, mountpoint)
+            data = at.data - before.data
+            assert data >= 1
+            assert at.zero_copied - before.zero_copied == (data if name in ZERO_COPY else 0)
+            assert at.data == last.data  # The data cache has answered the last READ.
+        finally:
+            os.close(fd)
+
+
+@pytest.mark.parametrize("name", [COPYING[1], ZERO_COPY[1]])
+def test_parts_of_a_read_for_the_page_cache_are_whole_pages(
+    name: str, source: Path, mountpoint: Path
+) -> None:
+    """FUSE clears what a READ for the page cache leaves of a page."""
+    content = random.Random(3).randbytes(_SIZE)
+    (source / "odd").write_bytes(content)
+    declared = replace(EXCLUSIVE, max_request=1 << 20)
+    with _own(name, source, mountpoint, "timeout=0,max_read=5000", declared):
+        assert (mountpoint / "odd").read_bytes() == content
+        assert _moves(name, mountpoint).data >= _SIZE // 5000
+
+
+def test_death_of_a_daemon_with_zero_copy_ends_all_requests(source: Path, mountpoint: Path) -> None:
+    def read_until_it_ends() -> int | None:
+        data = (source / "file").read_bytes()
+        try:
+            for _ in range(1_000_000):
+                assert (mountpoint / "file").read_bytes() == data
+        except OSError as error:
+            return error.errno
+        return None
+
+    name = ZERO_COPY[1]
+    with (
+        _own(name, source, mountpoint, "timeout=0,cache=never") as program,
+        ThreadPoolExecutor(3) as pool,
+    ):
+        reading = [pool.submit(read_until_it_ends) for _ in range(3)]
+        try:
+            eventually(lambda: _moves(name, mountpoint).zero_copied > 50, "READs came")
+        finally:
+            program._process.kill()
+        assert None not in {each.result() for each in reading}
 
 
 # On eFuse

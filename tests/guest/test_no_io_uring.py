@@ -9,7 +9,7 @@ from efuse.bench import ring
 from efuse.errors import NotSupportedError
 
 
-@pytest.mark.parametrize("system", ring.RINGS)
+@pytest.mark.parametrize("system", ring.OVER_RINGS)
 def test_io_uring_on_a_kernel_without_it_fails(system: str) -> None:
     with (
         pytest.raises(NotSupportedError, match="FUSE of this kernel has no io_uring") as error,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import astuple, replace
 from functools import partial
 from pathlib import Path
 
@@ -16,15 +16,15 @@ from efuse.bench import BALANCED, KNOWN, REQUESTS, SCALE, Settings, ring
 from efuse.bench import usage as usage_module
 from efuse.bench.clock import CLOCKS
 from efuse.bench.load import FILE_BYTES, load, prepare
-from efuse.bench.programs import SID
+from efuse.bench.programs import SID, URING, command
 from efuse.bench.registry import METADATA
 from efuse.bench.requests import expanded
-from efuse.bench.ring import EFUSE_RING, RING, RINGS
+from efuse.bench.ring import COPYING, EFUSE_RING, OVER_RINGS, OWN, RING, RINGS, ZERO_COPY
 from efuse.bench.rounds import _switches
 from efuse.bench.run import _daemon, _systems, check
-from efuse.bench.systems import _RingSystem
+from efuse.bench.systems import System, _RingSystem
 from efuse.bench.transport import _Device, _words, missed, mistaken, misused
-from efuse.bench.usage import Usage, channel_counts
+from efuse.bench.usage import Moves, Usage, channel_counts
 from efuse.bench.workload import Outcome
 from efuse.cli.main import main
 from efuse.control import Connection
@@ -156,7 +156,11 @@ def test_every_transport_has_its_own_arguments() -> None:
     assert cloned == {"fuse-clone-fd", "efuse-queues"}
     asking = {name for name, words in found.items() if "io_uring" in " ".join(words)}
     assert asking == set(RINGS)
-    assert "EFUSE_CHANNELS=0" in found["efuse-queues"]
+    ours = {name for name, words in found.items() if any(URING in word for word in words)}
+    assert ours == set(OWN)
+    assert {name for name in OWN if ",zero_copy" in " ".join(found[name])} == set(ZERO_COPY)
+    for name in ("efuse-queues", *OVER_RINGS):
+        assert "EFUSE_CHANNELS=0" in found[name]
     for name in ("efuse", "efuse-own", "efuse-bpf"):
         assert "EFUSE_CHANNELS=1" in found[name]
 
@@ -164,6 +168,8 @@ def test_every_transport_has_its_own_arguments() -> None:
 def test_mixed_workloads_are_accepted_on_common_systems() -> None:
     check(Settings(("stat", SCALE, "skew"), systems=("fuse", "efuse")))
     check(Settings(("stat", SCALE, "skew"), systems=("fuse", RING, "efuse"), daemon=SID))
+    for daemon in (None, SID):
+        check(Settings((SCALE, "skew"), systems=("efuse", *OWN), daemon=daemon))
 
 
 def test_switches_of_a_request_include_preemptions() -> None:
@@ -192,6 +198,12 @@ def over_rings(requests: int, *rings: int) -> Usage:
     return Usage({"all": requests}, rings=rings)
 
 
+def moving(requests: int, data: int, zero_copied: int) -> Usage:
+    """Return a usage of a daemon that counts its READs and WRITEs."""
+    counted = Moves(requests, data, zero_copied, 0)
+    return Usage({"all": requests}, rings=(requests,), moves=counted)
+
+
 _ALL = ("sent", "elsewhere", "stolen", "brought")
 NEW = {"sent": 0, "brought": 0}
 
@@ -205,6 +217,9 @@ NEW = {"sent": 0, "brought": 0}
         (RING, over_rings(3, 2**32 - 1, 2), over_rings(104, 59, 43)),
         (RING, over_rings(0), over_rings(100, 50, 50)),
         (EFUSE_RING, over_rings(3, 1, 2), over_rings(103, 61, 42)),
+        (ZERO_COPY[0], moving(3, 2, 1), moving(103, 102, 101)),
+        (ZERO_COPY[1], moving(3, 0, 0), moving(103, 0, 0)),
+        (COPYING[0], moving(3, 2, 1), moving(103, 102, 1)),
         ("efuse", usage(3, sent=7, brought=7), usage(103, sent=107, brought=107)),
         (
             "efuse",
@@ -233,6 +248,15 @@ def test_requests_over_the_expected_transport_are_accepted(
         (RING, over_rings(3, 1, 2), over_rings(103, 60, 42), "only 99 came over io_uring"),
         (RING, over_rings(3), over_rings(103), "only 0 came over io_uring"),
         (EFUSE_RING, over_rings(3), over_rings(103), "only 0 came over io_uring"),
+        (ZERO_COPY[0], moving(3, 2, 1), moving(103, 102, 100), "of 100 READs and WRITEs only 99"),
+        (ZERO_COPY[1], moving(3, 2, 1), moving(103, 102, 1), "WRITEs only 0 were zero-copied"),
+        (
+            ZERO_COPY[0],
+            moving(3, 2, 2),
+            replace(moving(102, 99, 99), requests={"all": 103}, rings=(103,)),
+            "only 99 came over io_uring",
+        ),
+        (COPYING[1], moving(3, 0, 0), moving(103, 100, 4), "4 READs and WRITEs were zero-copied"),
         ("efuse-queues", usage(0, **NEW), usage(100, sent=99, brought=0), "only 99 were sent"),
         ("efuse-queues", usage(0, **NEW), usage(100, sent=100, brought=1), "1 requests came"),
         ("efuse-own", usage(0, sent=0), usage(100, sent=100, stolen=2), "2 requests were moved"),
@@ -257,13 +281,13 @@ def test_transport_of_a_daemon_is_told_by_its_descriptors(monkeypatch: pytest.Mo
         "efuse": channels,
         "efuse-own": channels,
         "efuse-bpf": channels,
-        RING: rings,
+        **dict.fromkeys(OVER_RINGS, rings),
     }
     for name, its in right.items():
         for device in (one, cloned, channels, rings):
             assert (misused(name, device) == "") == (device == its), (name, device)
     assert "1 channels for 2 CPUs" in misused("efuse", _Device(2, 1))
-    for name in RINGS:
+    for name in OVER_RINGS:
         assert misused(name, rings) == ""
         assert misused(name, _Device(1, 0, 1)) == "the daemon has 1 rings"
         assert misused(name, _Device(3, 2, 2)) == "the daemon has 2 channels"
@@ -340,3 +364,28 @@ def test_waiting_request_need_not_have_come_over_io_uring(monkeypatch: pytest.Mo
     system.prove(before, replace(over_rings(110, 50, 58), waiting=2), 0)
     with pytest.raises(EfuseError, match="of 99 requests only 98 came over io_uring"):
         system.prove(before, replace(over_rings(110, 50, 58), waiting=1), 0)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_daemon_of_our_own_counts_in_a_file_next_to_the_mountpoint(
+    name: str, tmp_path: Path
+) -> None:
+    words = command(URING, name, tmp_path, tmp_path / "mnt")
+    assert Path(words[0]).name == URING and words[-2:] == [str(tmp_path), str(tmp_path / "mnt")]
+    assert f"counts={tmp_path}/mnt.counts" in words[words.index("-o") + 1].split(",")
+    counted = Moves(requests=4, data=3, zero_copied=2, moved_bytes=1 << 40)
+    (tmp_path / "mnt.counts").write_bytes(
+        b"".join(value.to_bytes(8, sys.byteorder) for value in astuple(counted))
+    )
+    system = System(name, tmp_path / "mnt")
+    assert ring.moves(name, system.root) == counted
+    assert system.moved_bytes() == counted.moved_bytes
+    assert System(RING, system.root).moved_bytes() == 0
+
+
+def test_data_of_another_system_moved_otherwise_is_noticed_on_a_mount_with_handlers() -> None:
+    system = _RingSystem.__new__(_RingSystem)
+    system.name = ZERO_COPY[1]
+    system.prove(moving(10, 5, 5), moving(110, 7, 7), 0)
+    with pytest.raises(EfuseError, match="of 2 READs and WRITEs only 1 were zero-copied"):
+        system.prove(moving(10, 5, 5), moving(110, 7, 6), 0)

@@ -253,6 +253,26 @@ static inline void *efuse_pages_piece(const struct fuse_args_pages *ap, size_t *
 #endif /* EFUSE_HAS_FOLIOS */
 
 /*
+ * Linux 7.3 can let a daemon on rings move the data of a READ or WRITE between a file and the pages
+ * of the request (FUSE_URING_ZERO_COPY), if the open file has FOPEN_IO_URING_ZERO_COPY.
+ */
+static inline bool efuse_zero_copy(const struct fuse_args *args)
+{
+#ifdef EFUSE_HAS_ZERO_COPY
+	return args->zero_copy;
+#else
+	return false;
+#endif
+}
+
+static inline void efuse_zero_copy_set(struct fuse_args *args, bool zero_copy)
+{
+#ifdef EFUSE_HAS_ZERO_COPY
+	args->zero_copy = zero_copy;
+#endif
+}
+
+/*
  * Write-back of Linux 6.12 copies pages, and keeps the WRITEs with the copies in the tree
  * fi->writepages. Linux 6.16 writes the pages themselves (0c58a97f919c "fuse: remove tmp folio for
  * writebacks and internal rb tree").

@@ -134,7 +134,8 @@ void efuse_conn_limits(struct fuse_conn *fc)
 	if (!ec)
 		return;
 	ec->daemon_write = min(bytes, fc->max_write);
-	ec->daemon_read = min(bytes, fc->max_read);
+	/* FUSE clears what a READ for the page cache leaves of a page, so parts are whole pages. */
+	ec->daemon_read = min(bytes, fc->max_read & PAGE_MASK);
 	efuse_limits_apply(ec);
 }
 

@@ -78,10 +78,15 @@ static void efuse_part_free(struct efuse_part *part)
 	kfree(part);
 }
 
-/* Gives a part pages of the kernel, laid out as in the page cache. */
+/*
+ * Gives a part pages of the kernel, laid out as in the page cache. With zero copy the daemon tells
+ * how many bytes it has put there, and the caller gets them: they must not be old ones of the
+ * kernel.
+ */
 static int efuse_part_bounce(struct efuse_part *part, u64 pos, size_t len)
 {
 	struct fuse_args_pages *ap = &part->io.ap;
+	gfp_t gfp = GFP_KERNEL_ACCOUNT | (efuse_zero_copy(&ap->args) ? __GFP_ZERO : 0);
 	unsigned int offset = offset_in_page(pos);
 
 	if (!efuse_pages_alloc(ap, DIV_ROUND_UP(offset + len, PAGE_SIZE)))
@@ -89,7 +94,7 @@ static int efuse_part_bounce(struct efuse_part *part, u64 pos, size_t len)
 	part->bounced = true;
 	while (len) {
 		typeof(*ap->descs) *desc = &ap->descs[ap->num_folios];
-		struct page *page = alloc_page(GFP_KERNEL_ACCOUNT);
+		struct page *page = alloc_page(gfp);
 
 		if (!page)
 			return -ENOMEM;
@@ -147,6 +152,8 @@ static void efuse_part_args(struct efuse_part *part, const struct fuse_args *who
 	/* Traced if the part covers the whole request. */
 	args->efuse.begun_ns = whole->efuse.begun_ns;
 	args->efuse.reason = whole->efuse.reason;
+	/* The daemon gets at no more of a page than the part has of it. */
+	efuse_zero_copy_set(args, efuse_zero_copy(whole));
 	if (whole->opcode == FUSE_READ) {
 		io->read = *(const struct fuse_read_in *)whole->in_args[0].value;
 		args->out_pages = true;

@@ -476,6 +476,7 @@ def mounted(
     capacity: dict[str, int] | None = None,
     path: str = "auto",
     stack_depth: int = 1,
+    max_read: int = 0,
     options: Options | None = None,
     **answers: Any,
 ) -> Iterator[Mount]:
@@ -488,9 +489,12 @@ def mounted(
     :param capacity: capacities of maps, by name, that are to differ from those of other tests.
     :param path: path to which READs and WRITEs are forced.
     :param stack_depth: stacking depth of the mount.
+    :param max_read: FUSE's mount option, in bytes; 0: none.
     :param answers: members of `Options`.
     """
     kernel = [f"stack_depth={stack_depth}"]
+    if max_read:
+        kernel.append(f"max_read={max_read}")
     if default_permissions:
         kernel.append("default_permissions")
     mount = Mount(mountpoint, options or Options(**answers), tuple(kernel), allow_other=allow_other)

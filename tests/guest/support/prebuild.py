@@ -17,7 +17,7 @@ from pathlib import Path
 from efuse import locations
 from efuse.bench.load import load_program, stamp_library
 from efuse.bench.lookup import lookup_program
-from efuse.bench.programs import COMPILED, built
+from efuse.bench.programs import COMPILED, URING, built
 from efuse.bpf.compile import builtin, compile_text
 from efuse.bpf.members import CSD_FUNCTION, CSD_POLICY, EFUSE_OPS, Interface
 from efuse.bpf.requests import request_programs
@@ -49,7 +49,7 @@ def handlers(interface: Interface) -> Iterator[str]:
 
 def main() -> None:
     with ThreadPoolExecutor(2) as pool:
-        made = [pool.submit(built, name) for name in COMPILED]
+        made = [pool.submit(built, name) for name in (*COMPILED, URING)]
         made += [pool.submit(each) for each in (load_program, stamp_library, lookup_program)]
         made += [pool.submit(each) for each in (loop_daemon, ADDRESS.preload_library)]
         made += [pool.submit(THREAD.preload_library), pool.submit(hello)]
