@@ -38,7 +38,7 @@ from typing import Any, Generic, TypeVar
 from efuse import bpf
 from efuse.control import Connection
 from efuse.fs.mountpoint import DEVICE, MountOptions, mount_efuse, unmount
-from tests.guest.support.scripted_daemon import Options, ScriptedDaemon
+from tests.guest.support.scripted_daemon import Options, ScriptedDaemon, State
 from tests.guest.support.wire import STATX_BASIC_STATS, STATX_BTIME
 
 T = TypeVar("T")
@@ -254,25 +254,43 @@ class Mount:
         allow_other: bool = True,
     ) -> None:
         self.path = mountpoint
+        self.options = options
         others = ("allow_other",) if allow_other else ()
         options_ = MountOptions.parse((*others, *kernel_options))
         device = mount_efuse(str(mountpoint), options_)
-        os.set_blocking(device, False)
-        self._control, theirs = multiprocessing.Pipe()
-        self.pid = os.fork()
-        if not self.pid:
-            _serve(device, theirs, options)
-        os.close(device)
-        theirs.close()
+        self._start(device, None)
         self.model = _Remote(self, "model")
         """The daemon's `ModelFileSystem`; changes to it take effect immediately."""
         self.files: dict[str, int] = {}
         """Descriptors that a test keeps open, by name."""
-        self._alive = True
         self.connection = Connection.at(mountpoint)
         # With FUSE's strict limit a single store may start write-back, also where a test holds it.
         Path(f"/sys/class/bdi/0:{self.connection.id}/strict_limit").write_text("0")
         self.attachment: bpf.Attachment | None = None
+
+    def _start(self, device: int, state: State | None) -> None:
+        os.set_blocking(device, False)
+        self._control, theirs = multiprocessing.Pipe()
+        self.pid = os.fork()
+        if not self.pid:
+            _serve(device, theirs, self.options, state)
+        os.close(device)
+        theirs.close()
+        self._alive = True
+
+    def die(self) -> State:
+        """Kill the daemon; return what a successor needs, as it was when it died."""
+        state: State = self.call("state")
+        self.kill()
+        return state
+
+    def succeed(self, device: int, state: State) -> None:
+        """Start a successor of the daemon.
+
+        :param device: an open /dev/efuse that has taken the mount over; closed here.
+        """
+        self._control.close()
+        self._start(device, state)
 
     def __truediv__(self, name: str | bytes) -> str:
         return f"{self.path}/{os.fsdecode(name)}"
@@ -446,7 +464,7 @@ class Mount:
         self._control.close()
 
 
-def _serve(device: int, control: Any, options: Options) -> None:
+def _serve(device: int, control: Any, options: Options, state: State | None) -> None:
     """Run the daemon in this process; never returns."""
     status = 1
     try:
@@ -455,7 +473,7 @@ def _serve(device: int, control: Any, options: Options) -> None:
             if fd not in keep:
                 with contextlib.suppress(OSError):
                     os.close(fd)
-        ScriptedDaemon(device, control, options).run()
+        ScriptedDaemon(device, control, options, state).run()
         status = 0
     finally:
         if status:
