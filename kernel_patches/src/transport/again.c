@@ -2,7 +2,13 @@
 /* Sends a request again whose daemon has ended before the reply. */
 #include "transport_i.h"
 
-/* The request's end is its caller's, too: of a file system that ends, or of a FORGET. */
+#include <linux/sched.h>
+
+/*
+ * Needs nobody to send the request again? Not if the file system ends, if it is a FORGET, or if it
+ * is the FLUSH of a process that exits: no signal ends that wait, and nobody hears its result. But
+ * a FLUSH also ends the locks of the process.
+ */
 static bool efuse_again_useless(const struct fuse_args *args, ssize_t *ret)
 {
 	switch (args->opcode) {
@@ -12,6 +18,9 @@ static bool efuse_again_useless(const struct fuse_args *args, ssize_t *ret)
 	case FUSE_FORGET:
 		*ret = 0;
 		return true;
+	case FUSE_FLUSH:
+		*ret = -EINTR;
+		return current->flags & PF_EXITING && !args->efuse.locked;
 	default:
 		return false;
 	}
@@ -57,6 +66,7 @@ ssize_t efuse_send_again(struct efuse_req *req, struct mnt_idmap *idmap, ssize_t
 {
 	struct efuse_recovery *recovery = &req->ec->recovery;
 	bool read = false;
+	ssize_t useless;
 	int err;
 
 	while (efuse_lost(ret)) {
@@ -65,8 +75,8 @@ ssize_t efuse_send_again(struct efuse_req *req, struct mnt_idmap *idmap, ssize_t
 		    READ_ONCE(recovery->daemon) == EFUSE_DAEMON_SERVING)
 			return -EIO;
 		read |= ret != EFUSE_LOST_UNREAD;
-		if (efuse_again_useless(req->args, &ret))
-			return ret;
+		if (efuse_again_useless(req->args, &useless))
+			return useless;
 		err = efuse_recovery_wait(req->ec);
 		if (err) {
 			atomic_inc(&recovery->failed);

@@ -25,6 +25,7 @@ import os
 import pickle
 import select
 import signal
+import socket
 import struct
 import threading
 import time
@@ -258,6 +259,7 @@ class Mount:
         others = ("allow_other",) if allow_other else ()
         options_ = MountOptions.parse((*others, *kernel_options))
         device = mount_efuse(str(mountpoint), options_)
+        self._spare: tuple[int, Any, socket.socket] | None = None
         self._start(device, None)
         self.model = _Remote(self, "model")
         """The daemon's `ModelFileSystem`; changes to it take effect immediately."""
@@ -270,10 +272,11 @@ class Mount:
 
     def _start(self, device: int, state: State | None) -> None:
         os.set_blocking(device, False)
+        self._control: Any
         self._control, theirs = multiprocessing.Pipe()
         self.pid = os.fork()
         if not self.pid:
-            _serve(device, theirs, self.options, state)
+            serve(device, theirs, self.options, state)
         os.close(device)
         theirs.close()
         self._alive = True
@@ -290,7 +293,35 @@ class Mount:
         :param device: an open /dev/efuse that has taken the mount over; closed here.
         """
         self._control.close()
-        self._start(device, state)
+        if not self._spare:
+            self._start(device, state)
+            return
+        self.pid, self._control, passing = self._spare
+        self._spare = None
+        socket.send_fds(passing, [b"."], [device])
+        passing.close()
+        os.close(device)
+        self._control.send(state)
+        self._alive = True
+
+    def prepare_successor(self) -> None:
+        """Fork the next successor now, so that it has no files open that the test opens later.
+
+        A daemon that has files of its own mount open waits for itself when it closes them.
+        """
+        passing, end = socket.socketpair()
+        control, theirs = multiprocessing.Pipe()
+        pid = os.fork()
+        if not pid:
+            passing.close()
+            control.close()
+            self._control.close()
+            _, (device,), _, _ = socket.recv_fds(end, 1, 1)
+            os.set_blocking(device, False)
+            serve(device, theirs, self.options, theirs.recv())
+        end.close()
+        theirs.close()
+        self._spare = pid, control, passing
 
     def __truediv__(self, name: str | bytes) -> str:
         return f"{self.path}/{os.fsdecode(name)}"
@@ -459,12 +490,18 @@ class Mount:
         with contextlib.suppress(OSError):
             unmount(str(self.path), lazy=True)
         self.kill()
+        if self._spare:
+            pid, control, passing = self._spare
+            control.close()
+            passing.close()
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
         if self.attachment:
             self.attachment.close()
         self._control.close()
 
 
-def _serve(device: int, control: Any, options: Options, state: State | None) -> None:
+def serve(device: int, control: Any, options: Options, state: State | None) -> None:
     """Run the daemon in this process; never returns."""
     status = 1
     try:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from efuse.control import DaemonExit
+from efuse.errors import ControlError
 from efuse.fs.mountpoint import DEVICE
 from tests.guest.support.daemons import Mount, eventually
 from tests.guest.support.scripted_daemon import Options, State
@@ -93,9 +94,10 @@ def recovering(
         mount.connection.recovery = seconds
         if attach:
             mount.attach()
+        mount.prepare_successor()
         yield mount
     finally:
         # Nobody waits for a successor any more.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(ControlError):
             mount.connection.recovery = 0
         mount.close()
