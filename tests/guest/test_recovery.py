@@ -134,7 +134,9 @@ def test_release_is_sent_again(mountpoint: Path) -> None:
         assert len(state.handles) == 1
         m.follow(state)
         eventually(lambda: not m.call("handles"), "the RELEASE")
-        assert (m.record.lost, m.record.resent, m.record.failed) == (1, 1, 0)
+        # It may be queued again before the daemon's end is known, and then once more.
+        assert m.record.lost == m.record.resent
+        assert (m.record.resent >= 1, m.record.failed) == (True, 0)
 
 
 # Requests whose outcome is established first

@@ -283,6 +283,7 @@ class Mount:
 
     def die(self) -> State:
         """Kill the daemon; return what a successor needs, as it was when it died."""
+        self.call("pause")  # it must not carry anything out after that
         state: State = self.call("state")
         self.kill()
         return state
