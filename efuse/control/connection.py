@@ -126,7 +126,9 @@ class Connection:
 
     state = text("whether a program set is attached", range="plain or attached", default="plain")
     connected = switch(
-        "whether the connection is up, with or without a daemon; poll(2) reports its end", mode=0o444, default="1"
+        "whether the connection is up, with or without a daemon; poll(2) reports its end",
+        mode=0o444,
+        default="1",
     )
     ops = text("name of the attached program set", range="a name, or none", default="none")
     enable_seq = number("program sets attached since the mount; a replacement counts", unit="sets")

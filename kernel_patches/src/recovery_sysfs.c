@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The files of a connection in sysfs about its daemon: whether one serves, and the last one's end. */
+/* A connection's files in sysfs about its daemon: whether one serves, and the end of the last. */
 #include "efuse_i.h"
 
 #include <linux/sysfs.h>

@@ -5,9 +5,9 @@
 #include <linux/sched.h>
 
 /*
- * Needs nobody to send the request again? Not if the file system ends, if it is a FORGET, or if it
- * is the FLUSH of a process that exits: no signal ends that wait, and nobody hears its result. But
- * a FLUSH also ends the locks of the process.
+ * Is it useless to send the request again? It is for a file system that ends, for a FORGET, and for
+ * the FLUSH of a process that exits, if the file has no locks, which a FLUSH also ends. No signal
+ * would end the wait of that process, and no program sees the result of its FLUSH.
  */
 static bool efuse_again_useless(const struct fuse_args *args, ssize_t *ret)
 {

@@ -78,8 +78,8 @@ bool efuse_background_held(const struct fuse_conn *fc)
  *
  * Context: that of fuse_request_end().
  * Return: true if the request is in the background and is sent again; it has not ended then.
- *         Otherwise the request is to end with its error, which is changed here if nobody sends
- *         the request again
+ *         Otherwise the request is to end with its error, which is changed here if the request
+ *         must not be sent again
  */
 bool efuse_request_kept(struct fuse_req *req)
 {
@@ -153,7 +153,7 @@ static void efuse_requests_lost(struct efuse_conn *ec, struct list_head *request
  * @requests: these requests; if they are not to fail, the list is empty on return
  *
  * The descriptor need not be the daemon's last one: a dying process closes them one after the
- * other. Others may still serve; then the requests are sent again at once.
+ * other. Others may still serve; then the requests are sent again immediately.
  *
  * Context: process context, may sleep.
  */
@@ -349,9 +349,9 @@ static bool efuse_background_release(struct efuse_conn *ec)
 /*
  * The successor serves from now on.
  *
- * Nobody has told the kernel of changes by others since the daemon died, except in exclusive mode,
- * where there are none. So what is known ends before callers go on. This may wait for write-back;
- * so the requests of the background go on first.
+ * No daemon has told the kernel of changes by other clients since the last one died. In exclusive
+ * mode there are no other clients. In other modes, what is known ends before callers go on. That
+ * may wait for write-back; so the requests of the background go on first.
  */
 static void efuse_serve(struct work_struct *work)
 {

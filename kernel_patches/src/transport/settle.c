@@ -4,15 +4,14 @@
  * up, and compared with what the kernel knew when it sent the request.
  *
  * A request that was certainly not carried out is sent again. That one was is certain only in
- * exclusive mode, where nobody else changes the names: the caller holds the locks of their
- * directories. In other modes the same names may be another client's doing, and the caller would
+ * exclusive mode: there are no other clients, and the caller holds the locks of the directories. In other modes the same names may be another client's doing, and the caller would
  * hear of a success that it did not have. Then it gets EIO.
  */
 #include "transport_i.h"
 
 #include <linux/xattr.h>
 
-/* Nobody but this mount has changed the names. */
+/* Has no other client changed the names? */
 static bool efuse_alone(const struct efuse_req *req)
 {
 	return READ_ONCE(req->ec->consistency) == EFUSE_EXCLUSIVE;

@@ -108,14 +108,14 @@ static EFUSE_END(efuse_init_replied)
 	if (!lacks)
 		efuse_takeover_accept(ec, init->takeover);
 	else if (efuse_takeover_end(ec, init->takeover) && !efuse_lost(error))
-		pr_warn_ratelimited("connection %u: a successor is refused for the %s to INIT\n",
+		pr_warn_ratelimited("connection %u: a successor is refused for the %s in its INIT\n",
 				    ec->id, lacks);
 	kfree(init);
 }
 
 static int efuse_init_send(struct efuse_conn *ec, struct fuse_mount *fm)
 {
-	struct efuse_init *init = kzalloc(sizeof(*init), GFP_KERNEL);
+	struct efuse_init *init = kzalloc(sizeof(*init), GFP_KERNEL_ACCOUNT);
 	u64 offered, agreed;
 	int err;
 

@@ -97,7 +97,7 @@ def recovering(
         mount.prepare_successor()
         yield mount
     finally:
-        # Nobody waits for a successor any more.
+        # No caller waits for a successor any more.
         with contextlib.suppress(ControlError):
             mount.connection.recovery = 0
         mount.close()
