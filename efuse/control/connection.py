@@ -24,6 +24,7 @@ __all__ = [
     "PATHS",
     "ROOT",
     "Connection",
+    "DaemonExit",
     "ExitInfo",
     "connections",
     "module_version",
@@ -69,6 +70,43 @@ class ExitInfo:
         return f"{self.kind} {self.code} {self.message}".rstrip()
 
 
+@dataclass(frozen=True, slots=True)
+class DaemonExit:
+    """The end of the last daemon that died while ``recovery`` was set.
+
+    :ivar time: seconds since 1970 at which its last descriptor was closed; 0: no daemon has died.
+    :ivar lost: requests that it had not answered.
+    :ivar resent: requests that were sent again.
+    :ivar settled: requests that were found to be carried out, without sending them again.
+    :ivar failed: requests that failed: their outcome is unknown, or their caller did not wait.
+    :ivar gap_ms: time until a successor served, or until now, in ms.
+    """
+
+    time: int = 0
+    lost: int = 0
+    resent: int = 0
+    settled: int = 0
+    failed: int = 0
+    gap_ms: int = 0
+
+    @classmethod
+    def parse(cls, line: str) -> "DaemonExit":
+        """Parse the text of ``daemon_exit``.
+
+        :raises ValueError: the text has another form.
+        """
+        if line == "none":
+            return cls()
+        time, lost, resent, settled, failed, gap_ms = map(int, line.split())
+        return cls(time, lost, resent, settled, failed, gap_ms)
+
+    def __str__(self) -> str:
+        if not self.time:
+            return "none"
+        fields = self.time, self.lost, self.resent, self.settled, self.failed, self.gap_ms
+        return " ".join(map(str, fields))
+
+
 class _Directory:
     """An open sysfs directory. It is closed when nothing refers to it any more."""
 
@@ -88,7 +126,9 @@ class Connection:
 
     state = text("whether a program set is attached", range="plain or attached", default="plain")
     connected = switch(
-        "whether a process serves the mount; poll(2) reports its end", mode=0o444, default="1"
+        "whether the connection is up, with or without a daemon; poll(2) reports its end",
+        mode=0o444,
+        default="1",
     )
     ops = text("name of the attached program set", range="a name, or none", default="none")
     enable_seq = number("program sets attached since the mount; a replacement counts", unit="sets")
@@ -108,6 +148,25 @@ class Connection:
     lazy_atime = switch("access times may be reported late")
     revalidate = switch(
         "data outlives its timeout while its file has the same mtime, ctime and size", default="1"
+    )
+    recovery = count(
+        "how long callers wait for a successor of a daemon that has died; 0: not at all",
+        unit="seconds",
+        most=86400,
+        default=0,
+    )
+    daemon = text(
+        "whether a daemon serves; poll(2) reports each change",
+        range="serving or dead or starting or none",
+        default="serving",
+    )
+    incarnation = number("successors that have taken the mount over", unit="daemons")
+    daemon_exit = Attribute(
+        DaemonExit.parse,
+        str,
+        doc="what the end of the last daemon that died meant for its requests",
+        range="<time> <lost> <resent> <settled> <failed> <gap_ms>, or none",
+        default="none",
     )
     epoch = number("current epoch, which a published value has to carry", mode=0o400, default="any")
     _invalidate = trigger("void all values that were learned or published so far")

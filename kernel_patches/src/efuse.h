@@ -25,6 +25,8 @@ struct file_lock;
 struct fuse_file;
 struct fuse_forget_link;
 struct fuse_inode;
+struct fuse_init_in;
+struct fuse_init_out;
 struct fuse_iqueue;
 struct fuse_mount;
 struct fuse_out_header;
@@ -208,9 +210,11 @@ int efuse_conn_add(struct fuse_conn *fc);
 void efuse_conn_remove(struct fuse_conn *fc);
 void efuse_conn_settle(struct fuse_conn *fc);
 void efuse_conn_free(struct fuse_conn *fc);
-void efuse_conn_limits(struct fuse_conn *fc);
+void efuse_conn_limits(struct fuse_conn *fc, const struct fuse_init_in *in,
+		       const struct fuse_init_out *out);
 u32 efuse_daemon_max_write(const struct fuse_conn *fc);
 u32 efuse_read_size(const struct fuse_conn *fc);
+bool efuse_dev_refused(const struct fuse_dev *fud);
 
 /* Requests: see dispatch.c and background.c. */
 ssize_t efuse_simple_request(struct mnt_idmap *idmap, struct fuse_mount *fm,
@@ -239,6 +243,13 @@ void efuse_channel_close(struct fuse_dev *fud);
 void efuse_request_spin(struct fuse_req *req);
 bool efuse_reply_refused(const struct fuse_conn *fc, struct fuse_out_header *oh, size_t *nbytes);
 bool efuse_request_migrate(struct fuse_dev *fud, u64 unique, u32 hash);
+
+/* A daemon that has died, and its successor: see recovery.c. */
+bool efuse_background_held(const struct fuse_conn *fc);
+bool efuse_request_kept(struct fuse_req *req);
+int efuse_copy_error(const struct fuse_req *req, bool replied);
+void efuse_dev_lost(struct fuse_conn *fc, struct fuse_dev *fud, struct list_head *requests);
+bool efuse_daemon_died(struct fuse_conn *fc);
 
 /*
  * Details that a request's arguments do not contain: see changes.c and revalidate.c. Writes without

@@ -104,6 +104,9 @@ ssize_t efuse_number_show(struct kobject *kobj, struct kobj_attribute *attr, cha
 ssize_t efuse_number_store(struct kobject *kobj, struct kobj_attribute *attr, const char *buf,
 			   size_t count);
 
+/* recovery_sysfs.c */
+extern const struct attribute_group efuse_recovery_group;
+
 /* channel_sysfs.c */
 int efuse_channel_sysfs_add(struct efuse_conn *ec);
 void efuse_channel_sysfs_remove(struct efuse_conn *ec);

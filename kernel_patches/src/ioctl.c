@@ -12,14 +12,24 @@
  *
  * Context: process context, may sleep.
  * Return: 0 or a negative errno; -ENOTTY for a command that is not eFuse's, -ENOTCONN before the
- *         descriptor belongs to a mount
+ *         descriptor belongs to a mount and while a successor has not answered INIT, -ENODEV if it
+ *         is a refused successor's
  */
 long efuse_dev_ioctl(struct file *file, unsigned int cmd, void __user *argp)
 {
 	struct fuse_dev *fud = efuse_file_dev(file);
 	struct efuse_conn *ec = fud ? efuse_conn_get(efuse_dev_conn(fud)) : NULL;
 
+	if (ec && efuse_dev_detached(fud))
+		return -ENODEV;
+	/* A successor has all rights of a daemon only after its INIT. */
+	if (ec && READ_ONCE(ec->recovery.daemon) != EFUSE_DAEMON_SERVING &&
+	    !READ_ONCE(ec->recovery.accepted))
+		ec = NULL;
+
 	switch (cmd) {
+	case EFUSE_IOC_TAKEOVER:
+		return fud ? -EINVAL : efuse_takeover(file, argp);
 	case EFUSE_IOC_MAP:
 	case EFUSE_IOC_UNMAP:
 		return ec ? efuse_extents_ioctl(ec, cmd, argp) : -ENOTCONN;

@@ -35,6 +35,7 @@ int efuse_conn_add(struct fuse_conn *fc)
 	atomic64_set(&ec->clock_offset, ktime_mono_to_real(0));
 	mutex_init(&ec->channels_mutex);
 	INIT_LIST_HEAD(&ec->list);
+	efuse_recovery_add(ec);
 	/* A random start makes values from maps of another connection void here. */
 	atomic64_set(&ec->epoch, (u64)get_random_u32() + 1);
 	atomic64_set(&ec->floor, atomic64_read(&ec->epoch));
@@ -86,7 +87,7 @@ void efuse_conn_remove(struct fuse_conn *fc)
 }
 
 /**
- * efuse_conn_settle - wait until an unmounted connection holds no backing file any more
+ * efuse_conn_settle - wait until an unmounted connection holds no backing file and no work any more
  * @fc: the connection
  *
  * After that, the file systems of its backing files can be unmounted. If the caller is killed,
@@ -101,6 +102,7 @@ void efuse_conn_settle(struct fuse_conn *fc)
 
 	if (!ec)
 		return;
+	efuse_recovery_settle(ec);
 	efuse_deferred_settle(ec);
 	efuse_extents_settle(ec);
 }

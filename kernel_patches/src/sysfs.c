@@ -266,7 +266,16 @@ static struct attribute *efuse_conn_attrs[] = {
 	&efuse_totals[2].attr.attr,
 	NULL
 };
-ATTRIBUTE_GROUPS(efuse_conn);
+
+static const struct attribute_group efuse_conn_group = {
+	.attrs = efuse_conn_attrs,
+};
+
+static const struct attribute_group *efuse_conn_groups[] = {
+	&efuse_conn_group,
+	&efuse_recovery_group,
+	NULL
+};
 
 /* An RCU path walk may still use the connection: efuse_dentry_ended(), efuse_attr_ended(). */
 static void efuse_conn_free_rcu(struct rcu_head *head)
@@ -284,6 +293,7 @@ static void efuse_conn_release(struct kobject *kobj)
 	struct efuse_conn *ec = efuse_conn_of(kobj);
 
 	sysfs_put(ec->connected_node);
+	sysfs_put(ec->recovery.node);
 	efuse_deferred_free(ec);
 	efuse_extents_free(ec);
 	efuse_queues_free(ec);
@@ -306,6 +316,7 @@ int efuse_sysfs_add(struct efuse_conn *ec)
 	if (err)
 		goto out_put;
 	ec->connected_node = sysfs_get_dirent(ec->kobj.sd, "connected");
+	ec->recovery.node = sysfs_get_dirent(ec->kobj.sd, "daemon");
 	err = efuse_stats_add(ec);
 	if (err)
 		goto out_put;

@@ -106,6 +106,7 @@ EVENTS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "a write through FUSE passthrough": ("efuse_inode_written", (), ("!ec",)),
     "a shared, writable mapping through FUSE passthrough": ("efuse_passthrough_mapped", (), ()),
     "EFUSE_IOC_MAP, EFUSE_IOC_UNMAP": ("efuse_backed_changed", (), ()),
+    "a successor of a dead daemon serves": ("efuse_serve", (), ("!efuse_background_release(ec)",)),
     "a READ of a backing file that has changed": ("efuse_content_seen", (), ()),
     "another change of the file during a WRITE that was known not to lengthen it": (
         "efuse_size_crossed",

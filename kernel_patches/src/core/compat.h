@@ -82,6 +82,46 @@ static inline void efuse_abort(struct fuse_conn *fc)
 	fuse_chan_abort(fc->chan, false);
 }
 
+/* Attach an open /dev/efuse to a connection, as FUSE_DEV_IOC_CLONE does. */
+static inline int efuse_dev_attach(struct file *file, struct fuse_conn *fc)
+{
+	struct list_head *pq = fuse_pqueue_alloc();
+
+	if (!pq)
+		return -ENOMEM;
+	return fuse_dev_install_with_pq(fuse_file_to_fud(file), fc->chan, pq) ? 0 : -EINVAL;
+}
+
+/* Send a request that no caller waits for, and that the limits of the background do not hold. */
+static inline int efuse_ask(struct fuse_mount *fm, struct fuse_args *args)
+{
+	return fuse_dev_ask(fm->fc->chan, args);
+}
+
+/* A descriptor has left the list of a connection's descriptors. */
+static inline void efuse_dev_uncount(struct fuse_conn *fc)
+{
+}
+
+/* Let all who poll files of the connection ask again. */
+static inline void efuse_polls_wake(struct fuse_conn *fc)
+{
+	spin_lock(&fc->lock);
+	fuse_end_polls(fc);
+	spin_unlock(&fc->lock);
+}
+
+/* The name of a LOOKUP is in arguments of its own: a header, the name, its NUL. */
+static inline void efuse_lookup_name(struct fuse_args *args, const char *name, u32 len)
+{
+	args->in_numargs = 3;
+	fuse_set_zero_arg0(args);
+	args->in_args[1].size = len;
+	args->in_args[1].value = name;
+	args->in_args[2].size = 1;
+	args->in_args[2].value = "";
+}
+
 #define EFUSE_END(name)	void name(struct fuse_args *args, int error)
 
 static inline void efuse_args_end(struct fuse_mount *fm, struct fuse_args *args, int error)
@@ -131,6 +171,44 @@ static inline void efuse_abort(struct fuse_conn *fc)
 	fuse_abort_conn(fc);
 }
 
+static inline int efuse_dev_attach(struct file *file, struct fuse_conn *fc)
+{
+	int err;
+
+	mutex_lock(&fuse_mutex);
+	err = fuse_device_clone(fc, file);
+	mutex_unlock(&fuse_mutex);
+	return err;
+}
+
+static inline int efuse_ask(struct fuse_mount *fm, struct fuse_args *args)
+{
+	return fuse_dev_ask(fm, args);
+}
+
+static inline void efuse_dev_uncount(struct fuse_conn *fc)
+{
+	atomic_dec(&fc->dev_count);
+}
+
+static inline void efuse_polls_wake(struct fuse_conn *fc)
+{
+	struct rb_node *node;
+
+	spin_lock(&fc->lock);
+	for (node = rb_first(&fc->polled_files); node; node = rb_next(node))
+		wake_up_interruptible_all(&rb_entry(node, struct fuse_file,
+						    polled_node)->poll_wait);
+	spin_unlock(&fc->lock);
+}
+
+static inline void efuse_lookup_name(struct fuse_args *args, const char *name, u32 len)
+{
+	args->in_numargs = 1;
+	args->in_args[0].size = len + 1;
+	args->in_args[0].value = name;
+}
+
 #define EFUSE_END(name)	void name(struct fuse_mount *fm, struct fuse_args *args, int error)
 
 static inline void efuse_args_end(struct fuse_mount *fm, struct fuse_args *args, int error)
@@ -143,6 +221,15 @@ static inline void efuse_args_end(struct fuse_mount *fm, struct fuse_args *args,
 static inline bool efuse_connected(const struct fuse_conn *fc)
 {
 	return READ_ONCE(efuse_chan(fc)->connected);
+}
+
+/*
+ * Was a descriptor taken from its connection, because it belongs to a successor that was refused?
+ * efuse_takeover_end() takes it out of the list of the connection's descriptors.
+ */
+static inline bool efuse_dev_detached(const struct fuse_dev *fud)
+{
+	return list_empty(&fud->entry);
 }
 
 /* Since Linux 6.13 the data of a request is in folios. In 6.12 it is in pages. */

@@ -125,14 +125,19 @@ void efuse_limits_apply(struct efuse_conn *ec)
 /**
  * efuse_conn_limits - note the largest requests that the daemon accepts, from INIT's reply
  * @fc: the connection
+ * @in: what the kernel has offered
+ * @out: what the daemon has accepted
  */
-void efuse_conn_limits(struct fuse_conn *fc)
+void efuse_conn_limits(struct fuse_conn *fc, const struct fuse_init_in *in,
+		       const struct fuse_init_out *out)
 {
 	struct efuse_conn *ec = efuse_conn_get(fc);
 	u32 bytes = fc->max_pages * PAGE_SIZE;
 
 	if (!ec)
 		return;
+	ec->recovery.offers = *in;
+	ec->recovery.accepts = *out;
 	ec->daemon_write = min(bytes, fc->max_write);
 	/* FUSE clears what a READ for the page cache leaves of a page, so parts are whole pages. */
 	ec->daemon_read = min(bytes, fc->max_read & PAGE_MASK);
@@ -153,6 +158,17 @@ u32 efuse_daemon_max_write(const struct fuse_conn *fc)
 }
 
 /**
+ * efuse_dev_refused - does a descriptor belong to a successor that was refused?
+ * @fud: the descriptor
+ *
+ * Return: true if so; it must not have any effect on the connection
+ */
+bool efuse_dev_refused(const struct fuse_dev *fud)
+{
+	return efuse_dev_detached(fud);
+}
+
+/**
  * efuse_read_size - get the least size of a buffer for requests
  * @fc: the connection
  *
@@ -160,6 +176,11 @@ u32 efuse_daemon_max_write(const struct fuse_conn *fc)
  */
 u32 efuse_read_size(const struct fuse_conn *fc)
 {
+	const struct efuse_conn *ec = efuse_conn_get(fc);
+
+	/* A successor does not know the sizes before it has read INIT. */
+	if (ec && READ_ONCE(ec->recovery.daemon) == EFUSE_DAEMON_STARTING)
+		return FUSE_MIN_READ_BUFFER;
 	return max_t(u32, FUSE_MIN_READ_BUFFER, sizeof(struct fuse_in_header) +
 		     sizeof(struct fuse_write_in) + efuse_daemon_max_write(fc));
 }

@@ -143,6 +143,73 @@ struct efuse_buckets {
 	atomic64_t *chunk[EFUSE_NR_BUCKETS / EFUSE_BUCKETS_CHUNK];
 };
 
+/*
+ * Errors of requests whose daemon ended before it answered. They are below the errors that FUSE
+ * accepts from a daemon.
+ */
+#define EFUSE_LOST_UNREAD	(-1024)	/* the daemon has not read the request */
+#define EFUSE_LOST_READ		(-1025)	/* the daemon may have carried the request out */
+
+/* Was a request lost with its daemon? */
+static inline bool efuse_lost(ssize_t error)
+{
+	return error < -EFUSE_MAX_ERRNO;
+}
+
+enum efuse_daemon {
+	EFUSE_DAEMON_SERVING,
+	EFUSE_DAEMON_DEAD,	/* the connection waits for a successor */
+	EFUSE_DAEMON_STARTING,	/* a successor has not answered INIT yet */
+};
+
+/**
+ * struct efuse_recovery - what a connection needs to outlive its daemon; see recovery.c
+ * @waitq: wait queue of callers whose requests are to be sent again
+ * @deadline: work that ends the connection if no successor comes
+ * @serve: work that lets requests go on after a successor has answered INIT
+ * @node: the attribute "daemon"
+ * @offers: the INIT that the first daemon got
+ * @accepts: its reply
+ * @died_ns: boot time at which the last descriptor was closed, 0 if none was since @recording began
+ * @served_ns: boot time at which the successor began to serve, 0 if none did yet
+ * @died_s: real time of the daemon's end, seconds
+ * @seconds: how long callers wait for a successor; 0: the connection ends with its daemon
+ * @incarnation: number of successors that have served
+ * @takeovers: number of successors that have begun
+ * @lost: requests that the last daemon had not answered when its descriptors were closed
+ * @resent: requests that were sent again
+ * @settled: requests that were found to be carried out
+ * @failed: requests that failed, because the outcome is unknown or the caller did not wait
+ * @daemon: enum efuse_daemon; written under bg_lock
+ * @held: requests of the background wait for a daemon; written under bg_lock
+ * @accepted: the successor's reply to INIT was accepted; under bg_lock
+ * @recording: the counters are of the present daemon; under bg_lock
+ */
+struct efuse_recovery {
+	wait_queue_head_t waitq;
+	struct delayed_work deadline;
+	struct work_struct serve;
+	struct kernfs_node *node;
+	struct fuse_init_in offers;
+	struct fuse_init_out accepts;
+	u64 died_ns;
+	u64 served_ns;
+	s64 died_s;
+	u32 seconds;
+	u32 incarnation;
+	u32 takeovers;
+	atomic_t lost;
+	atomic_t resent;
+	atomic_t settled;
+	atomic_t failed;
+	u8 daemon;
+	bool held;
+	bool accepted;
+	bool recording;
+};
+
+#define EFUSE_MAX_RECOVERY	86400	/* seconds */
+
 /**
  * struct efuse_conn - eFuse's half of a struct fuse_conn
  * @rcu: for freeing
@@ -202,6 +269,7 @@ struct efuse_buckets {
  * @no_terminals: the daemon does not implement the IOCTL of isatty(3): see terminal.c
  * @clock_offset: CLOCK_REALTIME less CLOCK_MONOTONIC, in ns, as far as it was looked at
  * @clock_steps: how often @clock_offset has become smaller
+ * @recovery: what the connection needs to outlive its daemon
  */
 struct efuse_conn {
 	struct rcu_head rcu;
@@ -265,6 +333,7 @@ struct efuse_conn {
 	bool no_terminals;
 	atomic64_t clock_offset;
 	atomic64_t clock_steps;
+	struct efuse_recovery recovery;
 };
 
 /* Why a READ or WRITE stopped moving bytes. Only EFUSE_STOP_EOF means that the file ends there. */
@@ -404,6 +473,9 @@ struct efuse_io {
 };
 
 void efuse_io_complete(struct efuse_io *io, u64 pos, size_t len);
+void efuse_lookup_args(struct fuse_args *args, u64 dir, const char *name, u32 len,
+		       struct fuse_entry_out *entry);
+void efuse_room_restore(struct fuse_args *args);
 const void *efuse_req_in(const struct fuse_args *args, size_t size);
 const char *efuse_req_name_at(const struct fuse_args *args, u32 index, u32 *len);
 u32 efuse_arg_flags(const struct fuse_args *args);

@@ -41,6 +41,42 @@ void efuse_io_complete(struct efuse_io *io, u64 pos, size_t len)
 	args->out_args[0].value = &io->written;
 }
 
+/**
+ * efuse_lookup_args - fill in the arguments of a LOOKUP that eFuse makes
+ * @args: the request; all of it is zero
+ * @dir: nodeid of the directory
+ * @name: the name, which ends with a NUL
+ * @len: length of the name without its NUL, bytes
+ * @entry: room for the answer
+ */
+void efuse_lookup_args(struct fuse_args *args, u64 dir, const char *name, u32 len,
+		       struct fuse_entry_out *entry)
+{
+	args->opcode = FUSE_LOOKUP;
+	args->nodeid = dir;
+	efuse_lookup_name(args, name, len);
+	args->out_numargs = 1;
+	args->out_args[0].size = sizeof(*entry);
+	args->out_args[0].value = entry;
+}
+
+/**
+ * efuse_room_restore - give a request the room for its answer that it had when it was sent
+ * @args: the request, whose answer could not be copied
+ *
+ * An answer of a variable length has made the room as small as the answer.
+ */
+void efuse_room_restore(struct fuse_args *args)
+{
+	struct fuse_args_pages *ap = container_of(args, struct fuse_args_pages, args);
+	u32 room = efuse_arg_size(args);
+
+	if (args->opcode == FUSE_READLINK && args->out_pages)
+		room = ap->descs[0].length;
+	if (args->out_argvar && args->out_numargs && room)
+		args->out_args[args->out_numargs - 1].size = room;
+}
+
 /* The indices of the input arguments that are the first and second name; -1: no such name. */
 static void efuse_name_places(u32 opcode, int place[2])
 {

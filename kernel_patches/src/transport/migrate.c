@@ -43,8 +43,15 @@ bool efuse_request_migrate(struct fuse_dev *fud, u64 unique, u32 hash)
 
 	if (!efuse_conn_get(fc))
 		return false;
-	/* Exclude an abort, which would miss a request that is in neither table. */
+	/*
+	 * Exclude an abort, which would miss a request that is in neither table. A refused
+	 * successor gets no requests.
+	 */
 	spin_lock(&efuse_chan(fc)->lock);
+	if (efuse_dev_detached(fud)) {
+		spin_unlock(&efuse_chan(fc)->lock);
+		return false;
+	}
 	list_for_each_entry(other, &efuse_chan(fc)->devices, entry) {
 		if (other != fud)
 			req = efuse_request_extract(other, unique, hash);

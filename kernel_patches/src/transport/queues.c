@@ -237,14 +237,22 @@ void efuse_queues_wake_all(struct fuse_conn *fc)
 	wake_up_all(&efuse_chan(fc)->iq.waitq);
 }
 
+/* A FORGET that no daemon reads. */
+static void efuse_forget_drop(struct efuse_conn *ec, struct fuse_forget_link *forget)
+{
+	if (forget->efuse_changes)
+		efuse_epoch_leave(ec, efuse_bucket_identity(forget->forget_one.nodeid));
+	kfree(forget);
+}
+
 static void efuse_queue_send_forget(struct fuse_iqueue *fiq, struct fuse_forget_link *forget)
 {
 	struct efuse_queue *queue = fiq->priv;
 
 	spin_lock(&fiq->lock);
-	if (!fiq->connected) {
+	if (!fiq->connected || queue->held) {
 		spin_unlock(&fiq->lock);
-		kfree(forget);
+		efuse_forget_drop(efuse_conn_get(queue->fc), forget);
 		return;
 	}
 	fiq->forget_list_tail->next = forget;
@@ -278,9 +286,10 @@ static void efuse_queue_send_req(struct fuse_iqueue *fiq, struct fuse_req *req)
 	struct efuse_queue *queue = fiq->priv;
 
 	spin_lock(&fiq->lock);
-	if (!fiq->connected) {
+	/* For the background, the lock of its queue says whether a daemon serves. */
+	if (!fiq->connected || (queue->held && !test_bit(FR_BACKGROUND, &req->flags))) {
+		req->out.h.error = fiq->connected ? EFUSE_LOST_UNREAD : -ENOTCONN;
 		spin_unlock(&fiq->lock);
-		req->out.h.error = -ENOTCONN;
 		clear_bit(FR_PENDING, &req->flags);
 		fuse_request_end(req);
 		return;
@@ -389,7 +398,7 @@ bool efuse_queues_filled(struct fuse_dev *fud)
 
 	/* Pairs with efuse_queue_wake(): it sees the waiting reader, or this sees what was sent. */
 	smp_mb();
-	return !READ_ONCE(fiq->connected) || efuse_iqueue_filled(fiq) ||
+	return !READ_ONCE(fiq->connected) || efuse_dev_detached(fud) || efuse_iqueue_filled(fiq) ||
 	       (own && efuse_queue_search(fud, own->cpu, NUMA_NO_NODE));
 }
 
@@ -457,16 +466,23 @@ void efuse_queue_withdrawn(struct fuse_iqueue *fiq)
  * @file: the reader's open file; NULL if the caller must not wait here
  * @found: set to the queue to take from; it may be empty by the time that the caller has locked it
  *
- * Return: 0; -ERESTARTSYS after a signal; -EAGAIN if nothing is there and the caller must not wait
+ * Return: 0; -ERESTARTSYS after a signal; -EAGAIN if nothing is there and the caller must not wait;
+ *         -ENODEV if the descriptor is a refused successor's
  */
 int efuse_queue_wait(struct fuse_dev *fud, const struct file *file, struct fuse_iqueue **found)
 {
+	int err = 0;
+
+	*found = NULL;
 	if (!file || file->f_flags & O_NONBLOCK) {
 		*found = efuse_queue_find(fud);
-		return *found ? 0 : -EAGAIN;
+		err = *found ? 0 : -EAGAIN;
+	} else {
+		err = wait_event_interruptible_exclusive(efuse_dev_queue(fud)->waitq,
+							 efuse_dev_detached(fud) ||
+							 (*found = efuse_queue_find(fud)));
 	}
-	return wait_event_interruptible_exclusive(efuse_dev_queue(fud)->waitq,
-						  (*found = efuse_queue_find(fud)));
+	return efuse_dev_detached(fud) ? -ENODEV : err;
 }
 
 static int efuse_request_compare(void *priv, const struct list_head *a, const struct list_head *b)
@@ -550,12 +566,79 @@ static void efuse_forgets_free(struct fuse_iqueue *fiq)
 	fiq->forget_list_tail = &fiq->forget_list_head;
 }
 
+/*
+ * Takes all that no reader took out of a queue: requests to @requests, and FORGETs away. Under the
+ * queue's lock.
+ */
+static void efuse_queue_empty(struct efuse_conn *ec, struct fuse_iqueue *fiq,
+			      struct list_head *requests)
+{
+	struct fuse_forget_link *forget;
+	struct fuse_req *req;
+
+	list_for_each_entry(req, &fiq->pending, list)
+		clear_bit(FR_PENDING, &req->flags);
+	list_splice_tail_init(&fiq->pending, requests);
+	while ((forget = fiq->forget_list_head.next)) {
+		fiq->forget_list_head.next = forget->next;
+		efuse_forget_drop(ec, forget);
+	}
+	fiq->forget_list_tail = &fiq->forget_list_head;
+}
+
+/**
+ * efuse_queues_hold - empty all queues, and let nothing in whose sender can wait
+ * @ec: connection, whose daemon has ended
+ * @requests: the requests that no reader took are added here
+ *
+ * Context: under the lock of the background queue.
+ */
+void efuse_queues_hold(struct efuse_conn *ec, struct list_head *requests)
+{
+	struct fuse_iqueue *own = &efuse_chan(ec->fc)->iq;
+	int cpu;
+
+	lockdep_assert_held(&efuse_chan(ec->fc)->bg_lock);
+	spin_lock(&own->lock);
+	efuse_queue_empty(ec, own, requests);
+	spin_unlock(&own->lock);
+	for_each_possible_cpu(cpu) {
+		struct fuse_iqueue *fiq = &ec->queues[cpu]->iq;
+
+		spin_lock(&fiq->lock);
+		ec->queues[cpu]->held = true;
+		efuse_queue_empty(ec, fiq, requests);
+		ec->queues[cpu]->depth = 0;
+		spin_unlock(&fiq->lock);
+	}
+}
+
+/**
+ * efuse_queues_open - undo efuse_queues_hold(): a daemon serves
+ * @ec: connection
+ *
+ * Context: under the lock of the background queue.
+ */
+void efuse_queues_open(struct efuse_conn *ec)
+{
+	int cpu;
+
+	lockdep_assert_held(&efuse_chan(ec->fc)->bg_lock);
+	for_each_possible_cpu(cpu) {
+		struct fuse_iqueue *fiq = &ec->queues[cpu]->iq;
+
+		spin_lock(&fiq->lock);
+		ec->queues[cpu]->held = false;
+		spin_unlock(&fiq->lock);
+	}
+}
+
 /**
  * efuse_queues_abort - close the queues of a connection that ends
  * @fc: the connection; FUSE's own queue is closed already
  * @to_end: the requests that no reader took are added here
  *
- * Wakes those who poll the attribute "connected".
+ * Wakes those who poll the attributes "connected" and "daemon", and callers that wait for a daemon.
  *
  * Context: under the lock of the connection's descriptors.
  */
@@ -580,7 +663,9 @@ void efuse_queues_abort(struct fuse_conn *fc, struct list_head *to_end)
 		spin_unlock(&fiq->lock);
 	}
 	efuse_queues_wake_all(fc);
+	wake_up_all(&ec->recovery.waitq);
 	sysfs_notify_dirent(ec->connected_node);
+	sysfs_notify_dirent(ec->recovery.node);
 }
 
 static struct efuse_queue *efuse_queue_alloc(struct fuse_conn *fc, int cpu)

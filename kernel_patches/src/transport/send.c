@@ -92,6 +92,8 @@ void efuse_send(struct efuse_req *req, struct mnt_idmap *idmap)
 
 	efuse_issue(req->ec, req->fm, req->args, &ch);
 	req->ret = __fuse_simple_request(idmap, req->fm, req->args);
+	if (unlikely(efuse_lost(req->ret)))
+		req->ret = efuse_send_again(req, idmap, req->ret);
 	req->error = min_t(ssize_t, req->ret, 0);
 	efuse_strip(req->args);
 	efuse_replied(req, &ch);

@@ -35,6 +35,8 @@ struct efuse_spin {
  *	  channels_mutex
  * @spin: of callers that poll for the answers to requests in this queue
  * @looks: how often a reader on this CPU looked for a request; not locked, races are harmless
+ * @held: no daemon serves: a request whose caller waits, or a FORGET, is not queued; written under
+ *	  iq.lock
  * @depth: requests in the queue; written under iq.lock
  * @sent: requests that were sent to the queue so far; written under iq.lock
  * @stolen: requests that a reader of another CPU took so far; written under iq.lock
@@ -49,6 +51,7 @@ struct efuse_queue {
 	int cpu;
 	int node;
 	u32 looks;
+	bool held;
 	u32 depth;
 	u64 sent;
 	u64 stolen;
@@ -157,9 +160,40 @@ struct fuse_conn *efuse_queue_conn(struct fuse_iqueue *fiq);
 bool efuse_queue_filled(const struct efuse_queue *queue);
 void efuse_queue_wake(const struct efuse_queue *queue);
 void efuse_queues_wake_all(struct fuse_conn *fc);
+void efuse_queues_hold(struct efuse_conn *ec, struct list_head *requests);
+void efuse_queues_open(struct efuse_conn *ec);
 int efuse_queues_add(struct efuse_conn *ec);
 void efuse_queues_free(struct efuse_conn *ec);
 bool efuse_identity_ends(struct efuse_conn *ec, u64 nodeid);
+
+/* recovery.c */
+int efuse_recovery_wait(struct efuse_conn *ec);
+int efuse_recovery_set(struct efuse_conn *ec, u32 seconds);
+void efuse_recovery_add(struct efuse_conn *ec);
+void efuse_recovery_settle(struct efuse_conn *ec);
+int efuse_takeover_begin(struct efuse_conn *ec);
+bool efuse_takeover_end(struct efuse_conn *ec, u32 takeover);
+void efuse_takeover_accept(struct efuse_conn *ec, u32 takeover);
+
+/* takeover.c */
+long efuse_takeover(struct file *file, const struct efuse_takeover __user *argp);
+
+/* repeat.c */
+bool efuse_repeatable(const struct fuse_args *args);
+
+/* settle.c */
+
+enum efuse_settled {
+	EFUSE_NOT_DONE,		/* was certainly not carried out */
+	EFUSE_DONE,		/* was certainly carried out */
+	EFUSE_UNKNOWN,
+	EFUSE_LOST_AGAIN,	/* the daemon that was asked has ended, too */
+};
+
+enum efuse_settled efuse_settle(struct efuse_req *req, ssize_t *ret);
+
+/* again.c */
+ssize_t efuse_send_again(struct efuse_req *req, struct mnt_idmap *idmap, ssize_t ret);
 
 /* send.c */
 void efuse_send(struct efuse_req *req, struct mnt_idmap *idmap);

@@ -25,6 +25,7 @@ import os
 import pickle
 import select
 import signal
+import socket
 import struct
 import threading
 import time
@@ -38,7 +39,7 @@ from typing import Any, Generic, TypeVar
 from efuse import bpf
 from efuse.control import Connection
 from efuse.fs.mountpoint import DEVICE, MountOptions, mount_efuse, unmount
-from tests.guest.support.scripted_daemon import Options, ScriptedDaemon
+from tests.guest.support.scripted_daemon import Options, ScriptedDaemon, State
 from tests.guest.support.wire import STATX_BASIC_STATS, STATX_BTIME
 
 T = TypeVar("T")
@@ -254,25 +255,74 @@ class Mount:
         allow_other: bool = True,
     ) -> None:
         self.path = mountpoint
+        self.options = options
         others = ("allow_other",) if allow_other else ()
         options_ = MountOptions.parse((*others, *kernel_options))
         device = mount_efuse(str(mountpoint), options_)
-        os.set_blocking(device, False)
-        self._control, theirs = multiprocessing.Pipe()
-        self.pid = os.fork()
-        if not self.pid:
-            _serve(device, theirs, options)
-        os.close(device)
-        theirs.close()
+        self._spare: tuple[int, Any, socket.socket] | None = None
+        self._start(device, None)
         self.model = _Remote(self, "model")
         """The daemon's `ModelFileSystem`; changes to it take effect immediately."""
         self.files: dict[str, int] = {}
         """Descriptors that a test keeps open, by name."""
-        self._alive = True
         self.connection = Connection.at(mountpoint)
         # With FUSE's strict limit a single store may start write-back, also where a test holds it.
         Path(f"/sys/class/bdi/0:{self.connection.id}/strict_limit").write_text("0")
         self.attachment: bpf.Attachment | None = None
+
+    def _start(self, device: int, state: State | None) -> None:
+        os.set_blocking(device, False)
+        self._control: Any
+        self._control, theirs = multiprocessing.Pipe()
+        self.pid = os.fork()
+        if not self.pid:
+            serve(device, theirs, self.options, state)
+        os.close(device)
+        theirs.close()
+        self._alive = True
+
+    def die(self) -> State:
+        """Kill the daemon; return what a successor needs, as it was when it died."""
+        self.call("pause")  # it must not carry anything out after that
+        state: State = self.call("state")
+        self.kill()
+        return state
+
+    def succeed(self, device: int, state: State) -> None:
+        """Start a successor of the daemon.
+
+        :param device: an open /dev/efuse that has taken the mount over; closed here.
+        """
+        self._control.close()
+        if not self._spare:
+            self._start(device, state)
+            return
+        self.pid, self._control, passing = self._spare
+        self._spare = None
+        socket.send_fds(passing, [b"."], [device])
+        passing.close()
+        os.close(device)
+        self._control.send(state)
+        self._alive = True
+
+    def prepare_successor(self) -> None:
+        """Fork the next successor now, so that it has no files open that the test opens later.
+
+        A daemon that has files of its own mount open waits for itself when it closes them.
+        """
+        passing, end = socket.socketpair()
+        control, theirs = multiprocessing.Pipe()
+        pid = os.fork()
+        if not pid:
+            passing.close()
+            control.close()
+            self._control.close()
+            _, (device,), _, _ = socket.recv_fds(end, 1, 1)
+            os.set_blocking(device, False)
+            serve(device, theirs, self.options, theirs.recv())
+        end.close()
+        theirs.close()
+        self._spare = pid, control, passing
 
     def __truediv__(self, name: str | bytes) -> str:
         return f"{self.path}/{os.fsdecode(name)}"
@@ -441,12 +491,18 @@ class Mount:
         with contextlib.suppress(OSError):
             unmount(str(self.path), lazy=True)
         self.kill()
+        if self._spare:
+            pid, control, passing = self._spare
+            control.close()
+            passing.close()
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
         if self.attachment:
             self.attachment.close()
         self._control.close()
 
 
-def _serve(device: int, control: Any, options: Options) -> None:
+def serve(device: int, control: Any, options: Options, state: State | None) -> None:
     """Run the daemon in this process; never returns."""
     status = 1
     try:
@@ -455,7 +511,7 @@ def _serve(device: int, control: Any, options: Options) -> None:
             if fd not in keep:
                 with contextlib.suppress(OSError):
                     os.close(fd)
-        ScriptedDaemon(device, control, options).run()
+        ScriptedDaemon(device, control, options, state).run()
         status = 0
     finally:
         if status:

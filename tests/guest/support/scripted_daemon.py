@@ -90,6 +90,17 @@ class Options:
 
 
 @dataclass
+class State:
+    """What a daemon leaves to its successor: all but what it holds and has logged."""
+
+    model: ModelFileSystem
+    nodeids: Nodeids
+    handles: dict[int, tuple[int, int]]
+    last_handle: int
+    strange: list[str]
+
+
+@dataclass
 class _Hold:
     opcode: str
     point: str
@@ -106,7 +117,9 @@ class _Held:
 class ScriptedDaemon:
     """Answers requests of the device ``fd`` and obeys commands on ``control``."""
 
-    def __init__(self, fd: int, control: Connection, options: Options) -> None:
+    def __init__(
+        self, fd: int, control: Connection, options: Options, state: State | None = None
+    ) -> None:
         self._fd = fd
         self._control = control
         self._options = options
@@ -131,6 +144,14 @@ class ScriptedDaemon:
             one_generation=options.one_generation,
         )
         self.strange: list[str] = []
+        if state:
+            self.model, self.nodeids = state.model, state.nodeids
+            self._handles, self._last_handle = state.handles, state.last_handle
+            self.strange = state.strange
+
+    def state(self) -> State:
+        """Return what a successor needs."""
+        return State(self.model, self.nodeids, self._handles, self._last_handle, self.strange)
 
     def run(self) -> None:
         """Serve until the test closes its end of the control pipe."""

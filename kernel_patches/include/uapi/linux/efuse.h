@@ -409,4 +409,27 @@ struct efuse_next {
 #define EFUSE_IOC_CHANNEL	_IOW(EFUSE_IOC_MAGIC, 66, struct efuse_channel_setup)
 #define EFUSE_IOC_NEXT		_IOWR(EFUSE_IOC_MAGIC, 67, struct efuse_next)
 
+/*
+ * EFUSE_IOC_TAKEOVER on a descriptor of /dev/efuse that belongs to no mount makes it a descriptor
+ * of a mount whose daemon has died, while the mount waits for a successor ("recovery" in sysfs).
+ * The caller then reads INIT from it, and replies. It must accept what the dead daemon had
+ * accepted: otherwise each read(2) of the descriptor fails with ENODEV, and the mount goes on
+ * waiting. Requests come after the reply to INIT. They have the nodeids and handles that the dead
+ * daemon gave, and FORGETs may count more lookups than the successor has answered.
+ *
+ * EBADF, EINVAL: `fd` is not on an eFuse mount, or on a submount; the descriptor belongs to a mount
+ * already; a member is invalid.
+ * EPERM: the caller is neither the user who mounted nor has CAP_SYS_ADMIN, or is in another user or
+ * PID namespace than the mount.
+ * EBUSY: the mount has a daemon, or another successor is starting.
+ * ENOTCONN: the connection has ended.
+ */
+struct efuse_takeover {
+	__s32	fd;		/* any file of the mount; may be opened with O_PATH */
+	__u32	flags;		/* 0 */
+	__u64	reserved;	/* 0 */
+};
+
+#define EFUSE_IOC_TAKEOVER	_IOW(EFUSE_IOC_MAGIC, 68, struct efuse_takeover)
+
 #endif /* _UAPI_LINUX_EFUSE_H */

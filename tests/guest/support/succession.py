@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Mounts that outlive their daemon: killing the daemon, and taking the mount over."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from efuse.control import DaemonExit
+from efuse.errors import ControlError
+from efuse.fs.mountpoint import DEVICE
+from tests.guest.support.daemons import Mount, eventually
+from tests.guest.support.scripted_daemon import Options, State
+
+EFUSE_IOC_TAKEOVER = 1 << 30 | 16 << 16 | 229 << 8 | 68
+RECOVERY_S = 600
+
+
+def take_over(device: int, target: int, flags: int = 0, reserved: int = 0) -> None:
+    """Call EFUSE_IOC_TAKEOVER of an open /dev/efuse for the mount of the file *target*."""
+    fcntl.ioctl(device, EFUSE_IOC_TAKEOVER, struct.pack("=iIQ", target, flags, reserved))
+
+
+def open_device() -> int:
+    return os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC)
+
+
+def successor_of(mountpoint: Path) -> int:
+    """Return a new descriptor of /dev/efuse that has taken a mount over."""
+    device = open_device()
+    try:
+        target = os.open(mountpoint, os.O_PATH | os.O_CLOEXEC)
+        try:
+            take_over(device, target)
+        finally:
+            os.close(target)
+    except BaseException:
+        os.close(device)
+        raise
+    return device
+
+
+class Recovering(Mount):
+    """A mount that waits for a successor of its daemon."""
+
+    def dies(self) -> State:
+        """Kill the daemon; return what a successor needs, when the mount waits for one."""
+        state = self.die()
+        eventually(lambda: self.connection.daemon == "dead", "the daemon to be dead")
+        return state
+
+    def follow(self, state: State) -> None:
+        """Start a successor, and wait until it serves."""
+        self.succeed(successor_of(self.path), state)
+        eventually(lambda: self.connection.daemon == "serving", "the successor to serve")
+
+    def replace(self) -> None:
+        """Kill the daemon and let a successor take its place."""
+        self.follow(self.dies())
+
+    @property
+    def record(self) -> DaemonExit:
+        return self.connection.daemon_exit
+
+
+@contextlib.contextmanager
+def recovering(
+    mountpoint: Path,
+    *,
+    consistency: str = "ttl",
+    seconds: int = RECOVERY_S,
+    attach: bool = False,
+    **answers: Any,
+) -> Iterator[Recovering]:
+    """Mount an empty file system that outlives its daemon.
+
+    The daemon takes part in the accounts of lookups only as far as they are kept: FORGETs are
+    dropped while no daemon serves.
+
+    :param consistency: mode of the connection.
+    :param seconds: how long callers wait for a successor.
+    :param attach: whether to attach the built-in handlers.
+    :param answers: members of `Options`.
+    """
+    mount = Recovering(mountpoint, Options(**answers), ("default_permissions",))
+    try:
+        mount.connection.consistency = consistency
+        mount.connection.stable_nodeids = True
+        mount.connection.recovery = seconds
+        if attach:
+            mount.attach()
+        mount.prepare_successor()
+        yield mount
+    finally:
+        # No caller waits for a successor any more.
+        with contextlib.suppress(ControlError):
+            mount.connection.recovery = 0
+        mount.close()
