@@ -361,6 +361,8 @@ static void efuse_serve(struct work_struct *work)
 
 	if (!efuse_background_release(ec))
 		return;
+	/* Another version may implement what the last one did not. */
+	WRITE_ONCE(ec->no_terminals, false);
 	if (READ_ONCE(ec->consistency) != EFUSE_EXCLUSIVE) {
 		efuse_epoch_void(ec);
 		efuse_timeouts_expire(ec->fc);
