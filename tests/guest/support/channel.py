@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import mmap
 import os
 import struct
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tests.guest.support import wire
@@ -33,10 +35,20 @@ class Message:
     slot: int
 
 
+@contextlib.contextmanager
+def _closed_if_it_fails(fd: int) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        os.close(fd)
+        raise
+
+
 def tied(fd: int) -> int:
     """Open the device again, for the mount of *fd*."""
     other = os.open("/dev/efuse", os.O_RDWR | os.O_CLOEXEC)
-    fcntl.ioctl(other, FUSE_DEV_IOC_CLONE, struct.pack("=I", fd))
+    with _closed_if_it_fails(other):
+        fcntl.ioctl(other, FUSE_DEV_IOC_CLONE, struct.pack("=I", fd))
     return other
 
 
@@ -52,8 +64,9 @@ class Channel:
         self.fd = tied(fd)
         self.cpu = cpu
         self.slot_size = slot_size
-        make(self.fd, cpu, slots, slot_size)
-        self.memory = mmap.mmap(self.fd, 2 * slots * slot_size)
+        with _closed_if_it_fails(self.fd):
+            make(self.fd, cpu, slots, slot_size)
+            self.memory = mmap.mmap(self.fd, 2 * slots * slot_size)
         self._of_thread = threading.local()
 
     def close(self) -> None:
