@@ -106,9 +106,7 @@ static inline void efuse_dev_uncount(struct fuse_conn *fc)
 /* Let all who poll files of the connection ask again. */
 static inline void efuse_polls_wake(struct fuse_conn *fc)
 {
-	spin_lock(&fc->lock);
 	fuse_end_polls(fc);
-	spin_unlock(&fc->lock);
 }
 
 /* The name of a LOOKUP is in arguments of its own: a header, the name, its NUL. */

@@ -94,6 +94,8 @@ def recovering(
         mount.connection.recovery = seconds
         if attach:
             mount.attach()
+        # A connection without an answer to INIT ends with its daemon.
+        eventually(lambda: mount.call("minor"), "INIT to be answered")
         mount.prepare_successor()
         yield mount
     finally:
