@@ -235,7 +235,7 @@ int efuse_recovery_wait(struct efuse_conn *ec)
 	/* An abort waits until the count is 0. */
 	atomic_inc(&efuse_chan(ec->fc)->num_waiting);
 	err = wait_event_state(ec->recovery.waitq, efuse_waited(ec),
-			       TASK_KILLABLE | TASK_FREEZABLE_UNSAFE);
+			       (TASK_KILLABLE | TASK_FREEZABLE_UNSAFE));
 	if (atomic_dec_and_test(&efuse_chan(ec->fc)->num_waiting) && !efuse_connected(ec->fc))
 		wake_up_all(&efuse_chan(ec->fc)->blocked_waitq);
 	if (err)
