@@ -163,7 +163,7 @@ void efuse_dev_lost(struct fuse_conn *fc, struct fuse_dev *fud, struct list_head
 
 	if (!ec || !efuse_recovers(ec))
 		return;
-	/* A successor may want a channel of the same CPU as soon as the last descriptor is closed. */
+	/* A successor may want a channel of its CPU as soon as the last descriptor is closed. */
 	efuse_channel_close(fud);
 	if (list_empty(requests))
 		return;

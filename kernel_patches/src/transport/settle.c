@@ -3,8 +3,9 @@
  * Whether a request was carried out before its daemon ended: the names that it changes are looked
  * up, and compared with what the kernel knew when it sent the request.
  *
- * A request that was certainly not carried out is sent again. That one was is certain only in
- * exclusive mode: there are no other clients, and the caller holds the locks of the directories. In other modes the same names may be another client's doing, and the caller would
+ * A request that was certainly not carried out is sent again. That it was carried out is certain
+ * only in exclusive mode: there are no other clients, and the caller holds the locks of the
+ * directories. In other modes the same names may be another client's doing, and the caller would
  * hear of a success that it did not have. Then it gets EIO.
  */
 #include "transport_i.h"
