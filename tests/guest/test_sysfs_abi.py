@@ -108,6 +108,7 @@ def test_defaults_are_as_documented(connection: Connection) -> None:
 
 
 OUT_OF_RANGE = {
+    "recovery": ("86401",),
     "paths/max_request": ("4095", "8392704"),
     "paths/max_readdir": ("0", "4097", "135168"),
     "paths/round": ("0", "1000000001"),
