@@ -44,7 +44,7 @@ from tests.guest.support.wire import STATX_BASIC_STATS, STATX_BTIME
 
 T = TypeVar("T")
 
-DEADLINE_S = 40.0
+DEADLINE_S = 180.0
 _MS_REMOUNT = 32
 _SYS_PIDFD_GETFD = 438
 # Few entries: creating and freeing maps of the default size takes much of the time of an attach.
