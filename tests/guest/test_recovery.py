@@ -113,10 +113,8 @@ def test_idempotent_request_is_sent_again(mountpoint: Path, what: str, point: st
         m.model.create("file", b"data")
         os.setxattr(m / "file", "user.old", b"value")
         os.symlink("target", m / "file.link")
-        m.hold(m.copy_opcode if opcode == "copy_file_range" else opcode, point)
-        with running(act, m / "file") as call:
-            m.wait_held()
-            m.replace()
+        held = m.copy_opcode if opcode == "copy_file_range" else opcode
+        with m.replaced_during(held, point, act, m / "file") as call:
             assert call.result() == expected
         assert m.record.lost >= 1
         assert (m.record.resent >= 1, m.record.settled, m.record.failed) == (True, 0, 0)
@@ -205,10 +203,7 @@ def test_outcome_is_established_in_exclusive_mode(mountpoint: Path, what: str, p
     act, done = SETTLED[what]
     with recovering(mountpoint, consistency="exclusive") as m:
         prepare(m)
-        m.hold(what, point)
-        with running(act, str(m.path)) as call:
-            m.wait_held()
-            m.replace()
+        with m.replaced_during(what, point, act, str(m.path)) as call:
             call.result()
         assert (m.record.settled, m.record.failed) == (int(point == "after"), 0)
         assert m.record.resent >= (point == "before")
@@ -220,10 +215,7 @@ def test_request_that_was_not_carried_out_is_sent_again(mountpoint: Path, what: 
     act, done = SETTLED[what]
     with recovering(mountpoint) as m:
         prepare(m)
-        m.hold(what, "before")
-        with running(act, str(m.path)) as call:
-            m.wait_held()
-            m.replace()
+        with m.replaced_during(what, "before", act, str(m.path)) as call:
             if what == "write":
                 fails(errno.EIO, call.result)  # another client may have appended, too
             else:
@@ -239,10 +231,7 @@ def test_request_that_another_client_may_have_carried_out_fails(
     act, done = SETTLED[what]
     with recovering(mountpoint) as m:
         prepare(m)
-        m.hold(what, "after")
-        with running(act, str(m.path)) as call:
-            m.wait_held()
-            m.replace()
+        with m.replaced_during(what, "after", act, str(m.path)) as call:
             fails(errno.EIO, call.result)
         assert (m.record.settled, m.record.failed) == (0, 1)
         if what != "create":
@@ -272,10 +261,7 @@ def test_extended_attribute_that_may_have_been_there_fails(
     with recovering(mountpoint, consistency="exclusive") as m:
         m.model.create("file", b"data")
         os.setxattr(m / "file", "user.old", b"value")
-        m.hold(opcode, point)
-        with running(act, m / "file") as call:
-            m.wait_held()
-            m.replace()
+        with m.replaced_during(opcode, point, act, m / "file") as call:
             if point == known:
                 call.result()
             else:

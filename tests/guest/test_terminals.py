@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.guest.support.daemons import Mount, fails, mounted
+from tests.guest.support.succession import recovering
 
 
 def _ask(m: Mount, name: str = "f") -> None:
@@ -95,5 +96,17 @@ def test_invalidate_ends_what_was_remembered(mountpoint: Path) -> None:
         m.model.create("f")
         _ask(m)
         m.connection.invalidate()
+        assert _asked(m, lambda: _ask(m)) == 1
+        assert _asked(m, lambda: _ask(m)) == 0
+
+
+def test_successor_is_asked_although_the_dead_daemon_did_not_implement_it(
+    mountpoint: Path,
+) -> None:
+    with recovering(mountpoint, attach=True, ioctl=(errno.ENOSYS, 0)) as m:
+        m.model.create("f")
+        _ask(m)
+        assert _asked(m, lambda: _ask(m)) == 0
+        m.replace()
         assert _asked(m, lambda: _ask(m)) == 1
         assert _asked(m, lambda: _ask(m)) == 0

@@ -36,7 +36,8 @@ class Message:
 
 
 @contextlib.contextmanager
-def _closed_if_it_fails(fd: int) -> Iterator[None]:
+def closed_if_it_fails(fd: int) -> Iterator[None]:
+    """Close a descriptor if what is done with it fails."""
     try:
         yield
     except BaseException:
@@ -47,7 +48,7 @@ def _closed_if_it_fails(fd: int) -> Iterator[None]:
 def tied(fd: int) -> int:
     """Open the device again, for the mount of *fd*."""
     other = os.open("/dev/efuse", os.O_RDWR | os.O_CLOEXEC)
-    with _closed_if_it_fails(other):
+    with closed_if_it_fails(other):
         fcntl.ioctl(other, FUSE_DEV_IOC_CLONE, struct.pack("=I", fd))
     return other
 
@@ -64,7 +65,7 @@ class Channel:
         self.fd = tied(fd)
         self.cpu = cpu
         self.slot_size = slot_size
-        with _closed_if_it_fails(self.fd):
+        with closed_if_it_fails(self.fd):
             make(self.fd, cpu, slots, slot_size)
             self.memory = mmap.mmap(self.fd, 2 * slots * slot_size)
         self._of_thread = threading.local()

@@ -7,14 +7,15 @@ import contextlib
 import fcntl
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from efuse.control import DaemonExit
 from efuse.errors import ControlError
 from efuse.fs.mountpoint import DEVICE
-from tests.guest.support.daemons import Mount, eventually
+from tests.guest.support.channel import closed_if_it_fails
+from tests.guest.support.daemons import Call, Mount, eventually, running
 from tests.guest.support.scripted_daemon import Options, State
 
 EFUSE_IOC_TAKEOVER = 1 << 30 | 16 << 16 | 229 << 8 | 68
@@ -33,15 +34,12 @@ def open_device() -> int:
 def successor_of(mountpoint: Path) -> int:
     """Return a new descriptor of /dev/efuse that has taken a mount over."""
     device = open_device()
-    try:
+    with closed_if_it_fails(device):
         target = os.open(mountpoint, os.O_PATH | os.O_CLOEXEC)
         try:
             take_over(device, target)
         finally:
             os.close(target)
-    except BaseException:
-        os.close(device)
-        raise
     return device
 
 
@@ -62,6 +60,17 @@ class Recovering(Mount):
     def replace(self) -> None:
         """Kill the daemon and let a successor take its place."""
         self.follow(self.dies())
+
+    @contextlib.contextmanager
+    def replaced_during(
+        self, opcode: str, point: str, act: Callable[..., Any], *arguments: Any
+    ) -> Iterator[Call[Any]]:
+        """Replace the daemon while it has a request of a call; see `ScriptedDaemon.hold`."""
+        self.hold(opcode, point)
+        with running(act, *arguments) as call:
+            self.wait_held()
+            self.replace()
+            yield call
 
     @property
     def record(self) -> DaemonExit:
