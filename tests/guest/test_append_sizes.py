@@ -37,15 +37,19 @@ def _appender(m: Mount) -> int:
     return fd
 
 
-@pytest.mark.parametrize("mapped", [True, False])
+@pytest.mark.parametrize("extent", [{}, {"length": 50}, None], ids=["whole", "in part", "none"])
 def test_append_after_an_append_sends_no_getattr(
-    mountpoint: Path, lower: Path, mapped: bool
+    mountpoint: Path, lower: Path, extent: dict[str, int] | None
 ) -> None:
-    path = backing(lower, _FIRST)
+    """If only a part of the file is mapped, the kernel refuses each WRITE, and the daemon gets it.
+
+    A refused WRITE changes nothing, so the size is still known.
+    """
+    path, mapped = backing(lower, _FIRST), extent == {}
     with mounted(mountpoint, consistency="exclusive", **LONG) as m:
         make(m, "f", _FIRST)
-        if mapped:
-            whole(m, path, write=True)
+        if extent is not None:
+            whole(m, path, write=True, **extent)
         fd = _appender(m)
         asked, hits = m.count("getattr", "requests"), m.count("write", "hits")
         for n in range(20):

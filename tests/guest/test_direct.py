@@ -977,6 +977,26 @@ def test_pages_kept_over_an_open_show_the_mapped_file(
             os.close(fd)
 
 
+@pytest.mark.parametrize("consistency", ["ttl", "cto", "exclusive"])
+def test_open_makes_a_map_from_before_show_the_mapped_file(
+    mountpoint: Path, lower: Path, consistency: str
+) -> None:
+    """The reply to OPEN has allowed FUSE to keep the pages, which a map shows."""
+    times = {"entry_timeout": 600.0, "attr_timeout": 600.0}
+    with mounted(mountpoint, consistency=consistency, open_flags=FOPEN_KEEP_CACHE, **times) as m:
+        make(m, "f", fill("d", BLOCK))
+        contents = [b"%08d" % number * (BLOCK // 8) for number in (1, 2)]
+        paths = [backing(lower, content, str(n)) for n, content in enumerate(contents)]
+        m.call("map_extent", "f", paths[0], os.O_RDONLY, version=1)
+        fd = os.open(m / "f", os.O_RDONLY)
+        with mmap.mmap(fd, BLOCK, prot=mmap.PROT_READ) as view:
+            assert view[:] == contents[0]
+            m.call("map_extent", "f", paths[1], os.O_RDONLY, version=2)
+            os.close(os.open(m / "f", os.O_RDONLY))
+            assert view[:] == contents[1]
+        os.close(fd)
+
+
 def test_append_leaves_no_stale_page_at_the_end_of_file_that_fuse_assumed(
     mountpoint: Path, lower: Path
 ) -> None:

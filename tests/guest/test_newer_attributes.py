@@ -7,6 +7,8 @@ attributes come in a reply that is not learned, or that FUSE drops.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import mmap
 import os
 import stat
@@ -26,6 +28,7 @@ from tests.guest.support.daemons import (
     Statx,
     as_user,
     birth_stat,
+    fails,
     force_stat,
     mounted,
     running,
@@ -46,6 +49,7 @@ _SEVERAL_NODEIDS: dict[str, Any] = {
 _DATA = fill("d", 10 * BLOCK)
 _LEFT = _DATA[: 2 * BLOCK]
 _STATX_BLOCKS = 0x400
+_GETFLAGS = 0x80086601  # FS_IOC_GETFLAGS
 _FUSE_ATTR_SUBMOUNT = 1
 
 
@@ -231,6 +235,28 @@ def test_fstat_after_a_statx_that_reports_one_name_shows_nothing_older(mountpoin
     with mounted(mountpoint, **_SEVERAL_NODEIDS) as m:
         fd = _file_with_one_name_left(m, 0)
         assert birth_stat(fd).st_size == len(_LEFT)
+        os.pread(fd, 10, 0)
+        assert os.fstat(fd).st_size == len(_LEFT)
+        os.close(fd)
+
+
+def test_fstat_after_one_that_crossed_an_unsupported_ioctl_shows_nothing_older(
+    mountpoint: Path,
+) -> None:
+    """The ioctl(2) may have changed the file, so attributes that tell of one name are not learned.
+
+    Those from before would be valid again when the ioctl(2) turns out to do nothing.
+    """
+    with mounted(mountpoint, ioctl=(errno.ENOTTY, 0), **_SEVERAL_NODEIDS) as m:
+        fd = _file_with_one_name_left(m, 0)
+        m.hold("ioctl", "after")
+        with m.threads(1) as pool:
+            call = pool.submit(fcntl.ioctl, fd, _GETFLAGS, bytearray(8))
+            m.wait_held()
+            os.pread(fd, 10, 0)  # makes FUSE ask for the access time
+            assert os.fstat(fd).st_size == len(_LEFT)
+            m.release()
+            fails(errno.ENOTTY, call.result)
         os.pread(fd, 10, 0)
         assert os.fstat(fd).st_size == len(_LEFT)
         os.close(fd)

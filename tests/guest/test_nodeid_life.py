@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import random
 import select
@@ -109,6 +110,29 @@ def _queued_forget(m: Mount, nodeid: int) -> Iterator[None]:
         os.close(device)
         m.call("resume")
     forgotten(m)
+
+
+def _is_open_for_writing(path: str) -> bool:
+    """Return whether any file of a path is open for writing, which refuses a read lease."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def test_backing_file_is_closed_while_a_forget_is_queued(mountpoint: Path, lower: Path) -> None:
+    """The extents of a nodeid end when the kernel forgets it, before the daemon hears of that."""
+    path = backing(lower, fill("b"))
+    with mounted(mountpoint) as m:
+        make(m, "f", fill("d"))
+        whole(m, path, write=True)
+        assert _is_open_for_writing(path)
+        with _queued_forget(m, m.call("nodeid", "f")):
+            eventually(lambda: not _is_open_for_writing(path), "the backing file is closed")
 
 
 _late = pytest.mark.parametrize("late", [False, True], ids=["while it is queued", "later"])

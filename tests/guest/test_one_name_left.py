@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from efuse.fs import extents
-from tests.guest.support.asynchronous import ASYNC_DIO, PWRITE, Block, Queue
+from tests.guest.support.asynchronous import ASYNC_DIO, PWRITE, Block, Opening, Queue
 from tests.guest.support.backing_files import backing, make
 from tests.guest.support.daemons import Mount, as_user, fails, force_stat, mounted
 from tests.guest.support.file_data import BLOCK, fill
@@ -123,6 +123,37 @@ def test_size_known_before_attributes_that_cross_a_write_is_not_used(
         writes.close()
         os.close(direct)
         assert data == (_LEFT if how == "read" else _LEFT.ljust(5 * BLOCK, b"\0") + b"w" * 100)
+
+
+def test_old_reply_of_a_create_does_not_tell_that_a_file_has_one_name(mountpoint: Path) -> None:
+    """FUSE takes the attributes in it, although the file has got another name since."""
+    with mounted(
+        mountpoint,
+        consistency="exclusive",
+        default_permissions=False,  # open(2) asks for no attributes, which would be newer
+        open_flags=FOPEN_NOFLUSH,
+        **_NO_TIMEOUT,
+    ) as m:
+        m.model.create("f", b"data")
+        fd = os.open(m / "f", os.O_RDONLY)
+        m.hold("lookup", "after", b"g")
+        m.hold("create", "after", b"g")
+        opening = Opening(m / "g", os.O_WRONLY | os.O_CREAT)
+        m.wait_held()  # the name does not exist
+        m.model.move("f", "g")
+        m.release("lookup")
+        m.wait_held()  # the reply of the CREATE has a link count of 1
+        m.model.hard_link("g", "h")
+        m.call("inval_attributes", "g")
+        assert os.fstat(fd).st_nlink == 2
+        m.release()
+        created = opening.result()
+        # The other name may have another nodeid, by which this changes.
+        for value in (b"old", b"new"):
+            m.model.set_xattr("g", b"user.x", value)
+            assert os.getxattr(fd, "user.x") == value
+        os.close(created)
+        os.close(fd)
 
 
 def test_write_beyond_eof_voids_the_last_cached_block_of_a_file_with_one_name_left(

@@ -19,7 +19,7 @@ import pytest
 
 from tests.guest.support.backing_files import backing, make, whole
 from tests.guest.support.busy_file import busy, wait_until_below
-from tests.guest.support.daemons import Call, Mount, eventually, mounted
+from tests.guest.support.daemons import Call, Mount, eventually, mounted, running
 from tests.guest.support.failing_disk import failing_disk
 from tests.guest.support.file_data import BLOCK, fill, write
 from tests.guest.support.file_pages import (
@@ -625,6 +625,39 @@ def test_direct_io_into_one_page_twice_ends_if_the_page_becomes_void(
         assert Path(path).read_bytes() == fill("3", BLOCK)
 
 
+def test_write_and_direct_read_into_a_page_whose_map_is_gone_are_both_kept(
+    source: Mount, mountpoint: Path, lower: Path
+) -> None:
+    """The page is clean, and pinned until another mount's daemon has answered the direct read."""
+    size, at = 512, 2048
+    path = backing(lower, fill("o", BLOCK))
+    with mounted(mountpoint, open_flags=FOPEN_NOFLUSH, **LONG) as m, source.threads(1) as pool:
+        make(source, "source", fill("b", BLOCK))
+        make(m, "f", fill("o", BLOCK))
+        whole(m, path, write=True)
+        fd = os.open(m / "f", os.O_RDWR)
+        other = os.open(source / "source", os.O_RDONLY | os.O_DIRECT)
+        both = mmap.PROT_READ | mmap.PROT_WRITE
+        address = libc.mmap(None, BLOCK, both, mmap.MAP_SHARED, fd, 0)
+        buffer = (ctypes.c_char * size).from_address(address + at)
+        source.hold("read", "before")
+        reading = pool.submit(os.preadv, other, [buffer], 0)
+        source.wait_held()
+        assert libc.munmap(address, BLOCK) == 0
+        os.fsync(fd)
+        with m.answered("write"):
+            assert os.pwrite(fd, b"w" * 100, 0) == 100
+        source.release()
+        assert reading.result() == size
+        os.fsync(fd)
+        os.close(fd)
+        os.close(other)
+        expected = bytearray(fill("o", BLOCK))
+        expected[:100] = b"w" * 100
+        expected[at : at + size] = fill("b", BLOCK)[:size]
+        assert Path(path).read_bytes() == expected
+
+
 def test_page_that_splice_moves_into_the_page_cache_is_dropped_after_a_change(
     mountpoint: Path, lower: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -900,17 +933,23 @@ def _hung_read(m: Mount, path: str, fd: int) -> Call[bytes]:
     return reader
 
 
+def _mapped_block(fd: int, position: int) -> bytes:
+    with mmap.mmap(fd, BLOCK, offset=position, prot=mmap.PROT_READ) as view:
+        return view[:]
+
+
 def test_mmap_does_not_wait_for_the_daemon(mountpoint: Path, lower: Path) -> None:
     """Otherwise a process that reads the caller's /proc would wait, too, maybe the daemon."""
     data = fill("o", _MANY * BLOCK)
     path = backing(lower, data)
-    with mounted(mountpoint, **LONG) as m:
+    with mounted(mountpoint, open_flags=FOPEN_NOFLUSH, **LONG) as m:
         make(m, "f", fill("d", _MANY * BLOCK))
         fd = os.open(m / "f", os.O_RDONLY)
         reader = _hung_read(m, path, fd)
         place = 48 * BLOCK
-        with mmap.mmap(fd, BLOCK, offset=place, prot=mmap.PROT_READ) as view:
-            assert view[:] == data[place : place + BLOCK]
+        # In a process of its own, which is killed if it hangs.
+        with running(_mapped_block, fd, place) as mapping:
+            assert mapping.result() == data[place : place + BLOCK]
         assert not reader.done()
         m.release()
         assert reader.result() == b"d"

@@ -298,6 +298,43 @@ def test_next_open_drops_a_written_page_next_to_one_of_a_newer_version(
         assert _reads(m, fill("b", size))
 
 
+@each_mode
+def test_next_open_drops_a_page_that_an_old_handle_has_read_before_a_new_one(
+    mountpoint: Path, consistency: str
+) -> None:
+    """The new handle then reads another page, of the version that the file has."""
+    size = 512 * BLOCK
+    options: dict[str, Any] = {"consistency": consistency, "snapshots": True}
+    with _file(mountpoint, fill("a", size), **options) as m:
+        old = os.open(m / "f", os.O_RDONLY)
+        m.model.put("f", fill("b", size))
+        force_stat(m / "f")
+        new = os.open(m / "f", os.O_RDONLY)
+        assert os.pread(old, BLOCK, 0) == fill("a", size)[:BLOCK]
+        assert os.pread(new, BLOCK, size - BLOCK) == fill("b", size)[-BLOCK:]
+        assert _reads(m, fill("b", size))
+        os.close(old)
+        os.close(new)
+
+
+@each_mode
+def test_next_open_drops_a_written_page_whose_bytes_the_daemon_has_lost(
+    mountpoint: Path, consistency: str
+) -> None:
+    """The file is again what it was before. Then a READ brings another page."""
+    size = 512 * BLOCK
+    with _file(mountpoint, fill("a", size), consistency=consistency) as m:
+        before = m.call("inode", "f")
+        times = before.mtime_ns, before.ctime_ns
+        fd = os.open(m / "f", os.O_RDWR)
+        assert os.pwrite(fd, fill("w", BLOCK), 0) == BLOCK
+        m.model.put("f", fill("a", size))
+        m.model.set_times("f", *times)
+        assert os.pread(fd, BLOCK, size - BLOCK) == fill("a", size)[-BLOCK:]
+        os.close(fd)
+        assert _reads(m, fill("a", size))
+
+
 @pytest.mark.parametrize("store", ["write", "map"])
 def test_bytes_that_did_not_reach_the_daemon_are_not_kept(mountpoint: Path, store: str) -> None:
     with _file(mountpoint, lacks=("write",)) as m:

@@ -80,6 +80,16 @@ def test_stores_by_a_map_go_to_the_backing_file(mountpoint: Path, lower: Path, f
         assert "write" not in m.asked()
 
 
+@pytest.mark.parametrize("flags", [0, FUSE_WRITEBACK_CACHE])
+def test_fsync_of_a_mapped_file_reaches_the_daemon(
+    mountpoint: Path, lower: Path, flags: int
+) -> None:
+    """The bytes are in the backing file, and the daemon makes them durable."""
+    with mapped(mountpoint, backing(lower, fill("b")), flags) as m:
+        overwrite(m / "f", b"w")
+        assert "fsync" in m.asked()
+
+
 def test_unmount_writes_back_all_dirty_pages(mountpoint: Path, lower: Path) -> None:
     """Neither data that close() waits for, nor dirty mapped memory, is lost."""
     path = backing(lower, bytes(1 << 23))
