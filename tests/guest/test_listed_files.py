@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import mmap
 import os
+import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.guest.support import wire
 from tests.guest.support.daemons import Mount, eventually, mounted
 from tests.guest.support.file_data import BLOCK, fill
 from tests.guest.support.file_pages import LONG
@@ -117,3 +120,28 @@ def test_write_within_the_file_leaves_the_last_cached_block_valid_in_exclusive_m
         os.close(direct)
         os.close(fd)
         assert "read" not in asked
+
+
+def test_listing_of_a_directory_leaves_the_names_in_it_valid(
+    mountpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some daemons report one link for each directory. A LOOKUP has brought the first attributes.
+
+    A listing tells that a file has one name left, and voids what is known of it. A directory never
+    had another name.
+    """
+    counted = wire.attributes
+
+    def one_link(ino: int, size: int, times: Any, mode: int, nlink: int, *rest: Any) -> bytes:
+        return counted(ino, size, times, mode, 1 if stat.S_ISDIR(mode) else nlink, *rest)
+
+    monkeypatch.setattr(wire, "attributes", one_link)
+    with mounted(mountpoint, consistency="exclusive", **LONG) as m:
+        m.model.mkdir("d")
+        m.model.create("d/f", b"data")
+        assert os.stat(m / "d/f").st_size == 4
+        m.log()
+        assert os.listdir(m.path) == ["d"]
+        assert "readdirplus" in m.asked()
+        assert os.stat(m / "d/f").st_size == 4
+        assert not {"lookup", "getattr"} & set(m.asked())

@@ -245,7 +245,7 @@ def test_fstat_after_one_that_crossed_an_unsupported_ioctl_shows_nothing_older(
 ) -> None:
     """The ioctl(2) may have changed the file, so attributes that tell of one name are not learned.
 
-    Those from before would be valid again when the ioctl(2) turns out to do nothing.
+    When it turns out to do nothing, what was learned before may not be valid again.
     """
     with mounted(mountpoint, ioctl=(errno.ENOTTY, 0), **_SEVERAL_NODEIDS) as m:
         fd = _file_with_one_name_left(m, 0)
