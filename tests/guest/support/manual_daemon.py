@@ -58,8 +58,11 @@ class ManualDaemon:
     def close(self, *, lazy: bool = False) -> None:
         """End the connection; unanswered requests fail.
 
+        A test that has failed may leave a channel open, which would keep the connection.
+
         :param lazy: unmount even if the mount is in use.
         """
+        self.connection.abort()
         os.close(self.fd)
         self._pool.shutdown()
         unmount(str(self.mountpoint), lazy=lazy)
