@@ -249,6 +249,7 @@ bool efuse_background_held(const struct fuse_conn *fc);
 bool efuse_request_kept(struct fuse_req *req);
 int efuse_copy_error(const struct fuse_req *req, bool replied);
 void efuse_dev_lost(struct fuse_conn *fc, struct fuse_dev *fud, struct list_head *requests);
+bool efuse_dev_leave(struct fuse_conn *fc, struct fuse_dev *fud);
 bool efuse_daemon_died(struct fuse_conn *fc);
 
 /*

@@ -98,11 +98,6 @@ static inline int efuse_ask(struct fuse_mount *fm, struct fuse_args *args)
 	return fuse_dev_ask(fm->fc->chan, args);
 }
 
-/* A descriptor has left the list of a connection's descriptors. */
-static inline void efuse_dev_uncount(struct fuse_conn *fc)
-{
-}
-
 /* Let all who poll files of the connection ask again. */
 static inline void efuse_polls_wake(struct fuse_conn *fc)
 {
@@ -182,11 +177,6 @@ static inline int efuse_dev_attach(struct file *file, struct fuse_conn *fc)
 static inline int efuse_ask(struct fuse_mount *fm, struct fuse_args *args)
 {
 	return fuse_dev_ask(fm, args);
-}
-
-static inline void efuse_dev_uncount(struct fuse_conn *fc)
-{
-	atomic_dec(&fc->dev_count);
 }
 
 static inline void efuse_polls_wake(struct fuse_conn *fc)

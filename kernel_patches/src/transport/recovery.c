@@ -174,6 +174,30 @@ void efuse_dev_lost(struct fuse_conn *fc, struct fuse_dev *fud, struct list_head
 }
 
 /**
+ * efuse_dev_leave - a descriptor that is being closed leaves its connection
+ * @fc: connection
+ * @fud: the descriptor
+ *
+ * It leaves the list of the connection's descriptors after its requests have ended, and what is
+ * left in the list decides. fuse_conn.dev_count of Linux 6.12 would not do: a successor may come,
+ * and be refused, before the list is as short as the count.
+ *
+ * Return: true if it was the last one. A refused successor's has left the connection before
+ */
+bool efuse_dev_leave(struct fuse_conn *fc, struct fuse_dev *fud)
+{
+	bool last = false;
+
+	spin_lock(&efuse_chan(fc)->lock);
+	if (!efuse_dev_detached(fud)) {
+		list_del_init(&fud->entry);
+		last = list_empty(&efuse_chan(fc)->devices);
+	}
+	spin_unlock(&efuse_chan(fc)->lock);
+	return last;
+}
+
+/**
  * efuse_daemon_died - the last descriptor of a connection is closed
  * @fc: connection
  *
@@ -300,7 +324,6 @@ bool efuse_takeover_end(struct efuse_conn *ec, u32 takeover)
 			fud->pq.connected = 0;
 			spin_unlock(&fud->pq.lock);
 			list_del_init(&fud->entry);
-			efuse_dev_uncount(ec->fc);
 		}
 	}
 	spin_unlock(&efuse_chan(ec->fc)->lock);
