@@ -113,6 +113,15 @@ bool efuse_request_kept(struct fuse_req *req)
 	return kept;
 }
 
+/*
+ * The error of a request that no reader took, or could take. A daemon has read it before if it was
+ * put back into its queue by a notification (FUSE_NOTIFY_RESEND).
+ */
+static int efuse_unread(const struct fuse_req *req)
+{
+	return req->in.h.unique & FUSE_UNIQUE_RESEND ? EFUSE_LOST_READ : EFUSE_LOST_UNREAD;
+}
+
 /**
  * efuse_copy_error - a copy between a request and the daemon's memory has failed
  * @req: the request
@@ -128,16 +137,21 @@ int efuse_copy_error(const struct fuse_req *req, bool replied)
 	if (!ec || !fatal_signal_pending(current) || !test_bit(FR_ISREPLY, &req->flags) ||
 	    !efuse_recovers(ec))
 		return -EIO;
-	return replied ? EFUSE_LOST_READ : EFUSE_LOST_UNREAD;
+	return replied ? EFUSE_LOST_READ : efuse_unread(req);
 }
 
-/* End requests with @error. The replies to notifications have no use any more. */
-static void efuse_requests_lost(struct efuse_conn *ec, struct list_head *requests, int error)
+/*
+ * End requests that a daemon has @read, or that none took. The replies to notifications have no use
+ * any more.
+ */
+static void efuse_requests_lost(struct efuse_conn *ec, struct list_head *requests, bool read)
 {
 	struct fuse_req *req;
+	int error;
 
 	while (!list_empty(requests)) {
 		req = list_first_entry(requests, struct fuse_req, list);
+		error = read ? EFUSE_LOST_READ : efuse_unread(req);
 		atomic_inc(&ec->recovery.lost);
 		req->out.h.error = test_bit(FR_ISREPLY, &req->flags) ? error : -ECONNABORTED;
 		clear_bit(FR_SENT, &req->flags);
@@ -170,7 +184,7 @@ void efuse_dev_lost(struct fuse_conn *fc, struct fuse_dev *fud, struct list_head
 	spin_lock(&efuse_chan(fc)->bg_lock);
 	efuse_record_begin(&ec->recovery);
 	spin_unlock(&efuse_chan(fc)->bg_lock);
-	efuse_requests_lost(ec, requests, EFUSE_LOST_READ);
+	efuse_requests_lost(ec, requests, true);
 }
 
 /**
@@ -233,7 +247,7 @@ bool efuse_daemon_died(struct fuse_conn *fc)
 	spin_unlock(&efuse_chan(fc)->bg_lock);
 	if (!kept)
 		return false;
-	efuse_requests_lost(ec, &requests, EFUSE_LOST_UNREAD);
+	efuse_requests_lost(ec, &requests, false);
 	efuse_daemon_notify(ec);
 	return true;
 }
