@@ -215,6 +215,7 @@ void efuse_conn_limits(struct fuse_conn *fc, const struct fuse_init_in *in,
 u32 efuse_daemon_max_write(const struct fuse_conn *fc);
 u32 efuse_read_size(const struct fuse_conn *fc);
 bool efuse_dev_refused(const struct fuse_dev *fud);
+bool efuse_notify_refused(const struct fuse_dev *fud);
 
 /* Requests: see dispatch.c and background.c. */
 ssize_t efuse_simple_request(struct mnt_idmap *idmap, struct fuse_mount *fm,
