@@ -251,6 +251,7 @@ bool efuse_request_kept(struct fuse_req *req);
 int efuse_copy_error(const struct fuse_req *req, bool replied);
 void efuse_dev_lost(struct fuse_conn *fc, struct fuse_dev *fud, struct list_head *requests);
 bool efuse_dev_leave(struct fuse_conn *fc, struct fuse_dev *fud);
+void efuse_dev_cloned(struct fuse_conn *fc, const struct fuse_dev *from, struct fuse_dev *to);
 bool efuse_daemon_died(struct fuse_conn *fc);
 
 /*

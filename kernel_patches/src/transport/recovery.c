@@ -309,6 +309,29 @@ int efuse_takeover_begin(struct efuse_conn *ec)
 	return err;
 }
 
+/* Takes a descriptor from its connection. Under the lock of the connection's descriptors. */
+static void efuse_dev_detach(struct fuse_dev *fud)
+{
+	spin_lock(&fud->pq.lock);
+	fud->pq.connected = 0;
+	spin_unlock(&fud->pq.lock);
+	list_del_init(&fud->entry);
+}
+
+/**
+ * efuse_dev_cloned - a descriptor was attached to the connection of another one
+ * @fc: connection
+ * @from: the other descriptor; if it was refused meanwhile, so is the new one
+ * @to: the new descriptor
+ */
+void efuse_dev_cloned(struct fuse_conn *fc, const struct fuse_dev *from, struct fuse_dev *to)
+{
+	spin_lock(&efuse_chan(fc)->lock);
+	if (efuse_dev_detached(from) && !efuse_dev_detached(to))
+		efuse_dev_detach(to);
+	spin_unlock(&efuse_chan(fc)->lock);
+}
+
 /**
  * efuse_takeover_end - a successor is refused, or has died before it answered INIT
  * @ec: connection
@@ -333,12 +356,8 @@ bool efuse_takeover_end(struct efuse_conn *ec, u32 takeover)
 		WRITE_ONCE(recovery->daemon, EFUSE_DAEMON_DEAD);
 	spin_unlock(&efuse_chan(ec->fc)->bg_lock);
 	if (ended) {
-		list_for_each_entry_safe(fud, next, &efuse_chan(ec->fc)->devices, entry) {
-			spin_lock(&fud->pq.lock);
-			fud->pq.connected = 0;
-			spin_unlock(&fud->pq.lock);
-			list_del_init(&fud->entry);
-		}
+		list_for_each_entry_safe(fud, next, &efuse_chan(ec->fc)->devices, entry)
+			efuse_dev_detach(fud);
 	}
 	spin_unlock(&efuse_chan(ec->fc)->lock);
 	if (!ended)
