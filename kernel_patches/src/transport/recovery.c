@@ -262,18 +262,20 @@ static bool efuse_waited(const struct efuse_conn *ec)
 /**
  * efuse_recovery_wait - wait until a daemon serves
  * @ec: connection
+ * @killable: whether a caller that is being killed stops waiting
  *
- * Context: process context; the caller may hold locks of the VFS. It can be killed, and frozen.
+ * Context: process context; the caller may hold locks of the VFS. It can be frozen.
  * Return: 0; -EINTR if the caller is being killed; -ENOTCONN if the connection has ended
  */
-int efuse_recovery_wait(struct efuse_conn *ec)
+int efuse_recovery_wait(struct efuse_conn *ec, bool killable)
 {
+	unsigned int state = killable ? TASK_KILLABLE : TASK_IDLE;
 	int err;
 
 	/* An abort waits until the count is 0. */
 	atomic_inc(&efuse_chan(ec->fc)->num_waiting);
 	err = wait_event_state(ec->recovery.waitq, efuse_waited(ec),
-			       (TASK_KILLABLE | TASK_FREEZABLE_UNSAFE));
+			       (state | TASK_FREEZABLE_UNSAFE));
 	if (atomic_dec_and_test(&efuse_chan(ec->fc)->num_waiting) && !efuse_connected(ec->fc))
 		wake_up_all(&efuse_chan(ec->fc)->blocked_waitq);
 	if (err)

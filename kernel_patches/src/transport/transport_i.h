@@ -167,7 +167,7 @@ void efuse_queues_free(struct efuse_conn *ec);
 bool efuse_identity_ends(struct efuse_conn *ec, u64 nodeid);
 
 /* recovery.c */
-int efuse_recovery_wait(struct efuse_conn *ec);
+int efuse_recovery_wait(struct efuse_conn *ec, bool killable);
 int efuse_recovery_set(struct efuse_conn *ec, u32 seconds);
 void efuse_recovery_add(struct efuse_conn *ec);
 void efuse_recovery_settle(struct efuse_conn *ec);
