@@ -208,7 +208,11 @@ static enum efuse_settled efuse_settle_xattr(struct efuse_req *req, ssize_t *ret
 	return efuse_unsettled(efuse_lost(err) ? err : -EIO, ret);
 }
 
-/* WRITE with O_APPEND: does the file end where it did, or after the data? */
+/*
+ * WRITE with O_APPEND: does the file end where it did, or after the data? The caller holds the lock
+ * of the inode, but a file with several nodeids has several inodes, and another append of the same
+ * size may have come by another one.
+ */
 static enum efuse_settled efuse_settle_appended(struct efuse_req *req, ssize_t *ret)
 {
 	struct fuse_write_out *written = req->args->out_args[0].value;
@@ -234,7 +238,7 @@ static enum efuse_settled efuse_settle_appended(struct efuse_req *req, ssize_t *
 		return efuse_unsettled(err, ret);
 	if (out.attr.size == start)
 		return EFUSE_NOT_DONE;
-	if (out.attr.size != start + size)
+	if (out.attr.size != start + size || efuse_shared(req->ec, &out.attr))
 		return efuse_unsettled(-EIO, ret);
 	written->size = size;
 	*ret = 0;
