@@ -384,24 +384,18 @@ void efuse_takeover_accept(struct efuse_conn *ec, u32 takeover)
 	if (recovery->daemon == EFUSE_DAEMON_STARTING && recovery->takeovers == takeover &&
 	    efuse_connected(ec->fc)) {
 		recovery->accepted = true;
+		WRITE_ONCE(recovery->held, false);
+		flush_bg_queue(efuse_chan(ec->fc));
 		queue_work(system_unbound_wq, &recovery->serve);
 	}
 	spin_unlock(&efuse_chan(ec->fc)->bg_lock);
 }
 
-/* Let requests of the background go on. False: the successor has died meanwhile. */
-static bool efuse_background_release(struct efuse_conn *ec)
+/* Is the connection to go on with a successor? Sets @takeover to its number. Under bg_lock. */
+static bool efuse_serves(const struct efuse_recovery *recovery, u32 *takeover)
 {
-	bool accepted;
-
-	spin_lock(&efuse_chan(ec->fc)->bg_lock);
-	accepted = ec->recovery.daemon == EFUSE_DAEMON_STARTING && ec->recovery.accepted;
-	if (accepted) {
-		WRITE_ONCE(ec->recovery.held, false);
-		flush_bg_queue(efuse_chan(ec->fc));
-	}
-	spin_unlock(&efuse_chan(ec->fc)->bg_lock);
-	return accepted;
+	*takeover = recovery->takeovers;
+	return recovery->daemon == EFUSE_DAEMON_STARTING && recovery->accepted;
 }
 
 /*
@@ -409,15 +403,22 @@ static bool efuse_background_release(struct efuse_conn *ec)
  *
  * No daemon has told the kernel of changes by other clients since the last one died. In exclusive
  * mode there are no other clients. In other modes, what is known ends before callers go on. That
- * may wait for write-back; so the requests of the background go on first.
+ * may wait for write-back, and this work for memory; so the requests of the background go on before.
+ *
+ * If the successor dies meanwhile and another one is accepted, the work is queued again for that
+ * one: there were changes by other clients between both.
  */
 static void efuse_serve(struct work_struct *work)
 {
 	struct efuse_conn *ec = container_of(work, struct efuse_conn, recovery.serve);
 	struct efuse_recovery *recovery = &ec->recovery;
+	u32 first, takeover;
 	bool serves;
 
-	if (!efuse_background_release(ec))
+	spin_lock(&efuse_chan(ec->fc)->bg_lock);
+	serves = efuse_serves(recovery, &first);
+	spin_unlock(&efuse_chan(ec->fc)->bg_lock);
+	if (!serves)
 		return;
 	/* Another version may implement what the last one did not. */
 	WRITE_ONCE(ec->no_terminals, false);
@@ -426,17 +427,15 @@ static void efuse_serve(struct work_struct *work)
 		efuse_timeouts_expire(ec->fc);
 	}
 	spin_lock(&efuse_chan(ec->fc)->bg_lock);
-	serves = recovery->daemon == EFUSE_DAEMON_STARTING && recovery->accepted;
+	serves = efuse_serves(recovery, &takeover) && takeover == first;
 	if (serves) {
 		efuse_queues_open(ec);
 		WRITE_ONCE(recovery->incarnation, recovery->incarnation + 1);
 		recovery->served_ns = ktime_get_boottime_ns();
 		recovery->recording = false;
-		WRITE_ONCE(recovery->held, false);
 		/* Pairs with efuse_waited(). */
 		smp_store_release(&recovery->daemon, EFUSE_DAEMON_SERVING);
 		cancel_delayed_work(&recovery->deadline);
-		flush_bg_queue(efuse_chan(ec->fc));
 	}
 	spin_unlock(&efuse_chan(ec->fc)->bg_lock);
 	if (!serves)
