@@ -79,9 +79,7 @@ ssize_t efuse_send_again(struct efuse_req *req, struct mnt_idmap *idmap, ssize_t
 	int err;
 
 	while (efuse_lost(ret)) {
-		/* Without recovery: from a device that FUSE does not check, such as virtio-fs. */
-		if (!READ_ONCE(recovery->seconds) &&
-		    READ_ONCE(recovery->daemon) == EFUSE_DAEMON_SERVING)
+		if (!efuse_loses(req->ec))
 			return -EIO;
 		read |= ret != EFUSE_LOST_UNREAD;
 		if (efuse_again_useless(req->args, &useless))

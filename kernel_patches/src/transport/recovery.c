@@ -74,7 +74,7 @@ bool efuse_background_held(const struct fuse_conn *fc)
 
 /**
  * efuse_request_kept - a request ends because its daemon did
- * @req: the request; its error is EFUSE_LOST_UNREAD or EFUSE_LOST_READ
+ * @req: the request; its error is EFUSE_LOST_UNREAD, EFUSE_LOST_READ or no valid one
  *
  * Context: that of fuse_request_end().
  * Return: true if the request is in the background and is sent again; it has not ended then.
@@ -89,7 +89,8 @@ bool efuse_request_kept(struct fuse_req *req)
 
 	if (!ec || !test_bit(FR_BACKGROUND, &req->flags))
 		return false;
-	if (req->out.h.error != EFUSE_LOST_UNREAD && !efuse_repeatable(req->args)) {
+	if (!efuse_loses(ec) ||
+	    (req->out.h.error != EFUSE_LOST_UNREAD && !efuse_repeatable(req->args))) {
 		atomic_inc(&ec->recovery.failed);
 		req->out.h.error = -EIO;
 		return false;

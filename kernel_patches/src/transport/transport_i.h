@@ -167,6 +167,17 @@ void efuse_queues_free(struct efuse_conn *ec);
 bool efuse_identity_ends(struct efuse_conn *ec, u64 nodeid);
 
 /* recovery.c */
+
+/*
+ * Are requests lost with their daemon? Otherwise such an error is from a device whose errors FUSE
+ * does not check, such as virtio-fs.
+ */
+static inline bool efuse_loses(const struct efuse_conn *ec)
+{
+	return READ_ONCE(ec->recovery.seconds) ||
+	       READ_ONCE(ec->recovery.daemon) != EFUSE_DAEMON_SERVING;
+}
+
 int efuse_recovery_wait(struct efuse_conn *ec, bool killable);
 int efuse_recovery_set(struct efuse_conn *ec, u32 seconds);
 void efuse_recovery_add(struct efuse_conn *ec);
