@@ -195,7 +195,7 @@ bool efuse_repeatable(const struct fuse_args *args);
 /* settle.c */
 
 enum efuse_settled {
-	EFUSE_NOT_DONE,		/* was certainly not carried out */
+	EFUSE_NOT_DONE,		/* was certainly not carried out, or is to be carried out again */
 	EFUSE_DONE,		/* was certainly carried out */
 	EFUSE_UNKNOWN,
 	EFUSE_LOST_AGAIN,	/* the daemon that was asked has ended, too */
