@@ -407,8 +407,8 @@ static inline struct efuse_conn *efuse_conn_get(const struct fuse_conn *fc)
 }
 
 /*
- * Has no daemon, or no successor, an accepted INIT? Then a descriptor of the connection has no other
- * right than to read INIT and to answer it.
+ * Is there no daemon, and no successor whose INIT was accepted? Then a descriptor of the connection
+ * has no other right than to read INIT and to answer it.
  */
 static inline bool efuse_daemon_absent(const struct efuse_conn *ec)
 {

@@ -404,7 +404,8 @@ static bool efuse_serves(const struct efuse_recovery *recovery, u32 *takeover)
  *
  * No daemon has told the kernel of changes by other clients since the last one died. In exclusive
  * mode there are no other clients. In other modes, what is known ends before callers go on. That
- * may wait for write-back, and this work for memory; so the requests of the background go on before.
+ * may wait for write-back, and this work for memory; so the requests of the background went on
+ * before.
  *
  * If the successor dies meanwhile and another one is accepted, the work is queued again for that
  * one: there were changes by other clients between both.

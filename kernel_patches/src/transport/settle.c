@@ -128,8 +128,8 @@ static enum efuse_settled efuse_settle_made(struct efuse_req *req, ssize_t *ret)
 }
 
 /*
- * OPEN with O_TRUNC: truncates the file once more, unless something else may have changed the file's
- * data since it did so first. In mode cto an OPEN counts as such a change as well.
+ * OPEN with O_TRUNC: truncates the file once more, unless something else may have changed its data
+ * since it did so first. In mode cto an OPEN counts as such a change as well.
  */
 static enum efuse_settled efuse_settle_truncated(struct efuse_req *req, ssize_t *ret)
 {
