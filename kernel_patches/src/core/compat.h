@@ -66,6 +66,12 @@ static inline bool efuse_by_ring(const struct fuse_conn *fc)
 	return fuse_uring_ready(fc->chan);
 }
 
+/* The same, or may its rings be made at any time by who has a descriptor? */
+static inline bool efuse_may_ring(const struct fuse_conn *fc)
+{
+	return READ_ONCE(fc->chan->io_uring) || efuse_by_ring(fc);
+}
+
 /* The struct fuse_dev of an open /dev/efuse, or NULL if it is not attached to a connection. */
 static inline struct fuse_dev *efuse_file_dev(struct file *file)
 {
@@ -145,6 +151,11 @@ static inline struct fuse_conn *efuse_iqueue_conn(struct fuse_iqueue *fiq)
 }
 
 static inline bool efuse_by_ring(const struct fuse_conn *fc)
+{
+	return false;
+}
+
+static inline bool efuse_may_ring(const struct fuse_conn *fc)
 {
 	return false;
 }

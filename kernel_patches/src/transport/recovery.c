@@ -32,12 +32,13 @@
 /*
  * Does the connection outlive its daemon? Only if INIT was answered, and if the nodeids that the
  * kernel has mean the same to a successor. A daemon with io_uring has the requests in its own
- * rings, from which they cannot be taken back.
+ * rings, from which they cannot be taken back, and FUSE does not ask whether a ring belongs to a
+ * successor that was refused.
  */
 static bool efuse_recovers(const struct efuse_conn *ec)
 {
 	return READ_ONCE(ec->recovery.seconds) && READ_ONCE(ec->stable_nodeids) &&
-	       READ_ONCE(ec->daemon_read) && efuse_connected(ec->fc) && !efuse_by_ring(ec->fc);
+	       READ_ONCE(ec->daemon_read) && efuse_connected(ec->fc) && !efuse_may_ring(ec->fc);
 }
 
 static void efuse_daemon_notify(struct efuse_conn *ec)
@@ -464,14 +465,14 @@ static void efuse_deadline(struct work_struct *work)
  *
  * If callers are waiting, the time counts for them, too.
  *
- * Return: 0, or -EOPNOTSUPP if the daemon gets its requests by io_uring
+ * Return: 0, or -EOPNOTSUPP if the daemon has negotiated io_uring
  */
 int efuse_recovery_set(struct efuse_conn *ec, u32 seconds)
 {
 	struct efuse_recovery *recovery = &ec->recovery;
 	s64 left;
 
-	if (seconds && efuse_by_ring(ec->fc))
+	if (seconds && efuse_may_ring(ec->fc))
 		return -EOPNOTSUPP;
 	spin_lock(&efuse_chan(ec->fc)->bg_lock);
 	WRITE_ONCE(recovery->seconds, seconds);
