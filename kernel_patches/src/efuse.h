@@ -215,6 +215,7 @@ void efuse_conn_limits(struct fuse_conn *fc, const struct fuse_init_in *in,
 u32 efuse_daemon_max_write(const struct fuse_conn *fc);
 u32 efuse_read_size(const struct fuse_conn *fc);
 bool efuse_dev_refused(const struct fuse_dev *fud);
+bool efuse_notify_refused(const struct fuse_dev *fud);
 
 /* Requests: see dispatch.c and background.c. */
 ssize_t efuse_simple_request(struct mnt_idmap *idmap, struct fuse_mount *fm,
@@ -249,6 +250,8 @@ bool efuse_background_held(const struct fuse_conn *fc);
 bool efuse_request_kept(struct fuse_req *req);
 int efuse_copy_error(const struct fuse_req *req, bool replied);
 void efuse_dev_lost(struct fuse_conn *fc, struct fuse_dev *fud, struct list_head *requests);
+bool efuse_dev_leave(struct fuse_conn *fc, struct fuse_dev *fud);
+void efuse_dev_cloned(struct fuse_conn *fc, const struct fuse_dev *from, struct fuse_dev *to);
 bool efuse_daemon_died(struct fuse_conn *fc);
 
 /*

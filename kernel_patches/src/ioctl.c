@@ -22,9 +22,7 @@ long efuse_dev_ioctl(struct file *file, unsigned int cmd, void __user *argp)
 
 	if (ec && efuse_dev_detached(fud))
 		return -ENODEV;
-	/* A successor has all rights of a daemon only after its INIT. */
-	if (ec && READ_ONCE(ec->recovery.daemon) != EFUSE_DAEMON_SERVING &&
-	    !READ_ONCE(ec->recovery.accepted))
+	if (ec && efuse_daemon_absent(ec))
 		ec = NULL;
 
 	switch (cmd) {

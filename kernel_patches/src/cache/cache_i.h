@@ -104,6 +104,7 @@ enum efuse_kind {
 u16 efuse_bucket_inode(u64 nodeid, enum efuse_kind kind);
 u16 efuse_bucket_entry(u64 parent, const char *name, u32 len);
 bool efuse_epoch_quiet(const struct efuse_conn *ec, u16 bucket, u64 epoch);
+bool efuse_epoch_alone(const struct efuse_conn *ec, u16 bucket, u64 epoch);
 bool efuse_epoch_single(const struct efuse_conn *ec, u16 bucket, u64 epoch);
 bool efuse_epoch_valid(const struct efuse_conn *ec, u16 bucket, u64 epoch);
 bool efuse_epoch_block_valid(const struct efuse_conn *ec, u64 nodeid, u64 block, bool last,

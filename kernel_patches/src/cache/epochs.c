@@ -134,13 +134,18 @@ bool efuse_epoch_quiet(const struct efuse_conn *ec, u16 bucket, u64 epoch)
 	return efuse_word_quiet(efuse_word(&ec->buckets, bucket), epoch);
 }
 
-/* Is exactly one change of the bucket in flight, and none later than an epoch that is valid? */
-bool efuse_epoch_single(const struct efuse_conn *ec, u16 bucket, u64 epoch)
+/* Is exactly one change of the bucket in flight, and none later than an epoch? */
+bool efuse_epoch_alone(const struct efuse_conn *ec, u16 bucket, u64 epoch)
 {
 	u64 word = efuse_word(&ec->buckets, bucket);
 
-	return efuse_in_flight(word) == 1 && efuse_last_change(word) <= epoch &&
-	       epoch >= atomic64_read(&ec->floor);
+	return efuse_in_flight(word) == 1 && efuse_last_change(word) <= epoch;
+}
+
+/* The same, and is the epoch valid? */
+bool efuse_epoch_single(const struct efuse_conn *ec, u16 bucket, u64 epoch)
+{
+	return efuse_epoch_alone(ec, bucket, epoch) && epoch >= atomic64_read(&ec->floor);
 }
 
 /**

@@ -66,6 +66,12 @@ static inline bool efuse_by_ring(const struct fuse_conn *fc)
 	return fuse_uring_ready(fc->chan);
 }
 
+/* The same, or may its rings be made at any time by who has a descriptor? */
+static inline bool efuse_may_ring(const struct fuse_conn *fc)
+{
+	return READ_ONCE(fc->chan->io_uring) || efuse_by_ring(fc);
+}
+
 /* The struct fuse_dev of an open /dev/efuse, or NULL if it is not attached to a connection. */
 static inline struct fuse_dev *efuse_file_dev(struct file *file)
 {
@@ -96,11 +102,6 @@ static inline int efuse_dev_attach(struct file *file, struct fuse_conn *fc)
 static inline int efuse_ask(struct fuse_mount *fm, struct fuse_args *args)
 {
 	return fuse_dev_ask(fm->fc->chan, args);
-}
-
-/* A descriptor has left the list of a connection's descriptors. */
-static inline void efuse_dev_uncount(struct fuse_conn *fc)
-{
 }
 
 /* Let all who poll files of the connection ask again. */
@@ -154,6 +155,11 @@ static inline bool efuse_by_ring(const struct fuse_conn *fc)
 	return false;
 }
 
+static inline bool efuse_may_ring(const struct fuse_conn *fc)
+{
+	return false;
+}
+
 static inline struct fuse_dev *efuse_file_dev(struct file *file)
 {
 	return READ_ONCE(file->private_data);
@@ -182,11 +188,6 @@ static inline int efuse_dev_attach(struct file *file, struct fuse_conn *fc)
 static inline int efuse_ask(struct fuse_mount *fm, struct fuse_args *args)
 {
 	return fuse_dev_ask(fm, args);
-}
-
-static inline void efuse_dev_uncount(struct fuse_conn *fc)
-{
-	atomic_dec(&fc->dev_count);
 }
 
 static inline void efuse_polls_wake(struct fuse_conn *fc)

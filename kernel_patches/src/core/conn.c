@@ -169,6 +169,19 @@ bool efuse_dev_refused(const struct fuse_dev *fud)
 }
 
 /**
+ * efuse_notify_refused - must a descriptor not notify the kernel?
+ * @fud: the descriptor
+ *
+ * Return: true if it belongs to a successor that was refused, or that has not answered INIT yet
+ */
+bool efuse_notify_refused(const struct fuse_dev *fud)
+{
+	const struct efuse_conn *ec = efuse_conn_get(efuse_dev_conn(fud));
+
+	return efuse_dev_detached(fud) || (ec && efuse_daemon_absent(ec));
+}
+
+/**
  * efuse_read_size - get the least size of a buffer for requests
  * @fc: the connection
  *
@@ -179,7 +192,7 @@ u32 efuse_read_size(const struct fuse_conn *fc)
 	const struct efuse_conn *ec = efuse_conn_get(fc);
 
 	/* A successor does not know the sizes before it has read INIT. */
-	if (ec && READ_ONCE(ec->recovery.daemon) == EFUSE_DAEMON_STARTING)
+	if (ec && efuse_daemon_absent(ec))
 		return FUSE_MIN_READ_BUFFER;
 	return max_t(u32, FUSE_MIN_READ_BUFFER, sizeof(struct fuse_in_header) +
 		     sizeof(struct fuse_write_in) + efuse_daemon_max_write(fc));

@@ -406,6 +406,16 @@ static inline struct efuse_conn *efuse_conn_get(const struct fuse_conn *fc)
 	return smp_load_acquire(&fc->efuse);
 }
 
+/*
+ * Is there no daemon, and no successor whose INIT was accepted? Then a descriptor of the connection
+ * has no other right than to read INIT and to answer it.
+ */
+static inline bool efuse_daemon_absent(const struct efuse_conn *ec)
+{
+	return READ_ONCE(ec->recovery.daemon) != EFUSE_DAEMON_SERVING &&
+	       !READ_ONCE(ec->recovery.accepted);
+}
+
 extern struct mutex efuse_conn_mutex;
 struct efuse_conn *efuse_conn_find(u32 id);
 struct efuse_conn *efuse_conn_of_ops(const struct efuse_ops *ops);

@@ -26,6 +26,15 @@ static bool efuse_again_useless(const struct fuse_args *args, ssize_t *ret)
 	}
 }
 
+/*
+ * Must the request be sent again also if the caller is being killed? The FLUSH of a file that is
+ * closed ends the owner's locks, and no later request does: the process has the file no more.
+ */
+static bool efuse_again_certain(const struct fuse_args *args)
+{
+	return args->opcode == FUSE_FLUSH && args->efuse.locked;
+}
+
 static ssize_t efuse_once_more(struct efuse_req *req, struct mnt_idmap *idmap)
 {
 	atomic_inc(&req->ec->recovery.resent);
@@ -70,14 +79,12 @@ ssize_t efuse_send_again(struct efuse_req *req, struct mnt_idmap *idmap, ssize_t
 	int err;
 
 	while (efuse_lost(ret)) {
-		/* Without recovery: from a device that FUSE does not check, such as virtio-fs. */
-		if (!READ_ONCE(recovery->seconds) &&
-		    READ_ONCE(recovery->daemon) == EFUSE_DAEMON_SERVING)
+		if (!efuse_loses(req->ec))
 			return -EIO;
 		read |= ret != EFUSE_LOST_UNREAD;
 		if (efuse_again_useless(req->args, &useless))
 			return useless;
-		err = efuse_recovery_wait(req->ec);
+		err = efuse_recovery_wait(req->ec, !efuse_again_certain(req->args));
 		if (err) {
 			atomic_inc(&recovery->failed);
 			return err;

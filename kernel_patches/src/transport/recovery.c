@@ -32,12 +32,13 @@
 /*
  * Does the connection outlive its daemon? Only if INIT was answered, and if the nodeids that the
  * kernel has mean the same to a successor. A daemon with io_uring has the requests in its own
- * rings, from which they cannot be taken back.
+ * rings, from which they cannot be taken back, and FUSE does not ask whether a ring belongs to a
+ * successor that was refused.
  */
 static bool efuse_recovers(const struct efuse_conn *ec)
 {
 	return READ_ONCE(ec->recovery.seconds) && READ_ONCE(ec->stable_nodeids) &&
-	       READ_ONCE(ec->daemon_read) && efuse_connected(ec->fc) && !efuse_by_ring(ec->fc);
+	       READ_ONCE(ec->daemon_read) && efuse_connected(ec->fc) && !efuse_may_ring(ec->fc);
 }
 
 static void efuse_daemon_notify(struct efuse_conn *ec)
@@ -74,7 +75,7 @@ bool efuse_background_held(const struct fuse_conn *fc)
 
 /**
  * efuse_request_kept - a request ends because its daemon did
- * @req: the request; its error is EFUSE_LOST_UNREAD or EFUSE_LOST_READ
+ * @req: the request; its error is EFUSE_LOST_UNREAD, EFUSE_LOST_READ or no valid one
  *
  * Context: that of fuse_request_end().
  * Return: true if the request is in the background and is sent again; it has not ended then.
@@ -89,7 +90,8 @@ bool efuse_request_kept(struct fuse_req *req)
 
 	if (!ec || !test_bit(FR_BACKGROUND, &req->flags))
 		return false;
-	if (req->out.h.error != EFUSE_LOST_UNREAD && !efuse_repeatable(req->args)) {
+	if (!efuse_loses(ec) ||
+	    (req->out.h.error != EFUSE_LOST_UNREAD && !efuse_repeatable(req->args))) {
 		atomic_inc(&ec->recovery.failed);
 		req->out.h.error = -EIO;
 		return false;
@@ -113,6 +115,15 @@ bool efuse_request_kept(struct fuse_req *req)
 	return kept;
 }
 
+/*
+ * The error of a request that no reader took, or could take. A daemon has read it before if it was
+ * put back into its queue by a notification (FUSE_NOTIFY_RESEND).
+ */
+static int efuse_unread(const struct fuse_req *req)
+{
+	return req->in.h.unique & FUSE_UNIQUE_RESEND ? EFUSE_LOST_READ : EFUSE_LOST_UNREAD;
+}
+
 /**
  * efuse_copy_error - a copy between a request and the daemon's memory has failed
  * @req: the request
@@ -128,16 +139,21 @@ int efuse_copy_error(const struct fuse_req *req, bool replied)
 	if (!ec || !fatal_signal_pending(current) || !test_bit(FR_ISREPLY, &req->flags) ||
 	    !efuse_recovers(ec))
 		return -EIO;
-	return replied ? EFUSE_LOST_READ : EFUSE_LOST_UNREAD;
+	return replied ? EFUSE_LOST_READ : efuse_unread(req);
 }
 
-/* End requests with @error. The replies to notifications have no use any more. */
-static void efuse_requests_lost(struct efuse_conn *ec, struct list_head *requests, int error)
+/*
+ * End requests that a daemon has @read, or that none took. The replies to notifications have no use
+ * any more.
+ */
+static void efuse_requests_lost(struct efuse_conn *ec, struct list_head *requests, bool read)
 {
 	struct fuse_req *req;
+	int error;
 
 	while (!list_empty(requests)) {
 		req = list_first_entry(requests, struct fuse_req, list);
+		error = read ? EFUSE_LOST_READ : efuse_unread(req);
 		atomic_inc(&ec->recovery.lost);
 		req->out.h.error = test_bit(FR_ISREPLY, &req->flags) ? error : -ECONNABORTED;
 		clear_bit(FR_SENT, &req->flags);
@@ -170,7 +186,31 @@ void efuse_dev_lost(struct fuse_conn *fc, struct fuse_dev *fud, struct list_head
 	spin_lock(&efuse_chan(fc)->bg_lock);
 	efuse_record_begin(&ec->recovery);
 	spin_unlock(&efuse_chan(fc)->bg_lock);
-	efuse_requests_lost(ec, requests, EFUSE_LOST_READ);
+	efuse_requests_lost(ec, requests, true);
+}
+
+/**
+ * efuse_dev_leave - a descriptor that is being closed leaves its connection
+ * @fc: connection
+ * @fud: the descriptor
+ *
+ * It leaves the list of the connection's descriptors after its requests have ended, and what is
+ * left in the list decides. fuse_conn.dev_count of Linux 6.12 would not do: a successor may come,
+ * and be refused, before the list is as short as the count.
+ *
+ * Return: true if it was the last one. A refused successor's has left the connection before
+ */
+bool efuse_dev_leave(struct fuse_conn *fc, struct fuse_dev *fud)
+{
+	bool last = false;
+
+	spin_lock(&efuse_chan(fc)->lock);
+	if (!efuse_dev_detached(fud)) {
+		list_del_init(&fud->entry);
+		last = list_empty(&efuse_chan(fc)->devices);
+	}
+	spin_unlock(&efuse_chan(fc)->lock);
+	return last;
 }
 
 /**
@@ -209,7 +249,7 @@ bool efuse_daemon_died(struct fuse_conn *fc)
 	spin_unlock(&efuse_chan(fc)->bg_lock);
 	if (!kept)
 		return false;
-	efuse_requests_lost(ec, &requests, EFUSE_LOST_UNREAD);
+	efuse_requests_lost(ec, &requests, false);
 	efuse_daemon_notify(ec);
 	return true;
 }
@@ -224,18 +264,20 @@ static bool efuse_waited(const struct efuse_conn *ec)
 /**
  * efuse_recovery_wait - wait until a daemon serves
  * @ec: connection
+ * @killable: whether a caller that is being killed stops waiting
  *
- * Context: process context; the caller may hold locks of the VFS. It can be killed, and frozen.
+ * Context: process context; the caller may hold locks of the VFS. It can be frozen.
  * Return: 0; -EINTR if the caller is being killed; -ENOTCONN if the connection has ended
  */
-int efuse_recovery_wait(struct efuse_conn *ec)
+int efuse_recovery_wait(struct efuse_conn *ec, bool killable)
 {
+	unsigned int state = killable ? TASK_KILLABLE : TASK_IDLE;
 	int err;
 
 	/* An abort waits until the count is 0. */
 	atomic_inc(&efuse_chan(ec->fc)->num_waiting);
 	err = wait_event_state(ec->recovery.waitq, efuse_waited(ec),
-			       (TASK_KILLABLE | TASK_FREEZABLE_UNSAFE));
+			       (state | TASK_FREEZABLE_UNSAFE));
 	if (atomic_dec_and_test(&efuse_chan(ec->fc)->num_waiting) && !efuse_connected(ec->fc))
 		wake_up_all(&efuse_chan(ec->fc)->blocked_waitq);
 	if (err)
@@ -271,6 +313,29 @@ int efuse_takeover_begin(struct efuse_conn *ec)
 	return err;
 }
 
+/* Takes a descriptor from its connection. Under the lock of the connection's descriptors. */
+static void efuse_dev_detach(struct fuse_dev *fud)
+{
+	spin_lock(&fud->pq.lock);
+	fud->pq.connected = 0;
+	spin_unlock(&fud->pq.lock);
+	list_del_init(&fud->entry);
+}
+
+/**
+ * efuse_dev_cloned - a descriptor was attached to the connection of another one
+ * @fc: connection
+ * @from: the other descriptor; if it was refused meanwhile, so is the new one
+ * @to: the new descriptor
+ */
+void efuse_dev_cloned(struct fuse_conn *fc, const struct fuse_dev *from, struct fuse_dev *to)
+{
+	spin_lock(&efuse_chan(fc)->lock);
+	if (efuse_dev_detached(from) && !efuse_dev_detached(to))
+		efuse_dev_detach(to);
+	spin_unlock(&efuse_chan(fc)->lock);
+}
+
 /**
  * efuse_takeover_end - a successor is refused, or has died before it answered INIT
  * @ec: connection
@@ -295,13 +360,8 @@ bool efuse_takeover_end(struct efuse_conn *ec, u32 takeover)
 		WRITE_ONCE(recovery->daemon, EFUSE_DAEMON_DEAD);
 	spin_unlock(&efuse_chan(ec->fc)->bg_lock);
 	if (ended) {
-		list_for_each_entry_safe(fud, next, &efuse_chan(ec->fc)->devices, entry) {
-			spin_lock(&fud->pq.lock);
-			fud->pq.connected = 0;
-			spin_unlock(&fud->pq.lock);
-			list_del_init(&fud->entry);
-			efuse_dev_uncount(ec->fc);
-		}
+		list_for_each_entry_safe(fud, next, &efuse_chan(ec->fc)->devices, entry)
+			efuse_dev_detach(fud);
 	}
 	spin_unlock(&efuse_chan(ec->fc)->lock);
 	if (!ended)
@@ -326,24 +386,18 @@ void efuse_takeover_accept(struct efuse_conn *ec, u32 takeover)
 	if (recovery->daemon == EFUSE_DAEMON_STARTING && recovery->takeovers == takeover &&
 	    efuse_connected(ec->fc)) {
 		recovery->accepted = true;
+		WRITE_ONCE(recovery->held, false);
+		flush_bg_queue(efuse_chan(ec->fc));
 		queue_work(system_unbound_wq, &recovery->serve);
 	}
 	spin_unlock(&efuse_chan(ec->fc)->bg_lock);
 }
 
-/* Let requests of the background go on. False: the successor has died meanwhile. */
-static bool efuse_background_release(struct efuse_conn *ec)
+/* Is the connection to go on with a successor? Sets @takeover to its number. Under bg_lock. */
+static bool efuse_serves(const struct efuse_recovery *recovery, u32 *takeover)
 {
-	bool accepted;
-
-	spin_lock(&efuse_chan(ec->fc)->bg_lock);
-	accepted = ec->recovery.daemon == EFUSE_DAEMON_STARTING && ec->recovery.accepted;
-	if (accepted) {
-		WRITE_ONCE(ec->recovery.held, false);
-		flush_bg_queue(efuse_chan(ec->fc));
-	}
-	spin_unlock(&efuse_chan(ec->fc)->bg_lock);
-	return accepted;
+	*takeover = recovery->takeovers;
+	return recovery->daemon == EFUSE_DAEMON_STARTING && recovery->accepted;
 }
 
 /*
@@ -351,15 +405,23 @@ static bool efuse_background_release(struct efuse_conn *ec)
  *
  * No daemon has told the kernel of changes by other clients since the last one died. In exclusive
  * mode there are no other clients. In other modes, what is known ends before callers go on. That
- * may wait for write-back; so the requests of the background go on first.
+ * may wait for write-back, and this work for memory; so the requests of the background went on
+ * before.
+ *
+ * If the successor dies meanwhile and another one is accepted, the work is queued again for that
+ * one: there were changes by other clients between both.
  */
 static void efuse_serve(struct work_struct *work)
 {
 	struct efuse_conn *ec = container_of(work, struct efuse_conn, recovery.serve);
 	struct efuse_recovery *recovery = &ec->recovery;
+	u32 first, takeover;
 	bool serves;
 
-	if (!efuse_background_release(ec))
+	spin_lock(&efuse_chan(ec->fc)->bg_lock);
+	serves = efuse_serves(recovery, &first);
+	spin_unlock(&efuse_chan(ec->fc)->bg_lock);
+	if (!serves)
 		return;
 	/* Another version may implement what the last one did not. */
 	WRITE_ONCE(ec->no_terminals, false);
@@ -368,17 +430,15 @@ static void efuse_serve(struct work_struct *work)
 		efuse_timeouts_expire(ec->fc);
 	}
 	spin_lock(&efuse_chan(ec->fc)->bg_lock);
-	serves = recovery->daemon == EFUSE_DAEMON_STARTING && recovery->accepted;
+	serves = efuse_serves(recovery, &takeover) && takeover == first;
 	if (serves) {
 		efuse_queues_open(ec);
 		WRITE_ONCE(recovery->incarnation, recovery->incarnation + 1);
 		recovery->served_ns = ktime_get_boottime_ns();
 		recovery->recording = false;
-		WRITE_ONCE(recovery->held, false);
 		/* Pairs with efuse_waited(). */
 		smp_store_release(&recovery->daemon, EFUSE_DAEMON_SERVING);
 		cancel_delayed_work(&recovery->deadline);
-		flush_bg_queue(efuse_chan(ec->fc));
 	}
 	spin_unlock(&efuse_chan(ec->fc)->bg_lock);
 	if (!serves)
@@ -405,14 +465,14 @@ static void efuse_deadline(struct work_struct *work)
  *
  * If callers are waiting, the time counts for them, too.
  *
- * Return: 0, or -EOPNOTSUPP if the daemon gets its requests by io_uring
+ * Return: 0, or -EOPNOTSUPP if the daemon has negotiated io_uring
  */
 int efuse_recovery_set(struct efuse_conn *ec, u32 seconds)
 {
 	struct efuse_recovery *recovery = &ec->recovery;
 	s64 left;
 
-	if (seconds && efuse_by_ring(ec->fc))
+	if (seconds && efuse_may_ring(ec->fc))
 		return -EOPNOTSUPP;
 	spin_lock(&efuse_chan(ec->fc)->bg_lock);
 	WRITE_ONCE(recovery->seconds, seconds);

@@ -7,6 +7,12 @@
 #include <linux/termios.h>
 #include <linux/xattr.h>
 
+/* OPEN: what was written after the file was truncated is lost if it is truncated again. */
+static bool efuse_open_repeatable(const struct fuse_args *args)
+{
+	return !(efuse_arg_flags(args) & O_TRUNC);
+}
+
 /* WRITE: a daemon may append the data at its own end of the file, wherever the WRITE says. */
 static bool efuse_write_repeatable(const struct fuse_args *args)
 {
@@ -42,9 +48,10 @@ static bool efuse_ioctl_repeatable(const struct fuse_args *args)
  * efuse_repeatable - is a request that is carried out twice as good as one carried out once?
  * @args: the request
  *
- * A request that truncates (SETATTR, OPEN), writes or copies is, while its caller waits: each
- * execution counts as the one. A lock belongs to its owner, who may take it twice. A file without a
- * name (TMPFILE) that no caller knows of is gone with its daemon.
+ * A request that truncates by SETATTR, writes or copies is, while its caller holds the lock of the
+ * inode: each execution counts as the one. The caller of an OPEN does not hold it. A lock of a file
+ * belongs to its owner, who may take it twice. A file without a name (TMPFILE) that no caller knows
+ * of is gone with its daemon.
  *
  * Return: true if so
  */
@@ -56,7 +63,6 @@ bool efuse_repeatable(const struct fuse_args *args)
 	case FUSE_STATX:
 	case FUSE_SETATTR:
 	case FUSE_READLINK:
-	case FUSE_OPEN:
 	case FUSE_READ:
 	case FUSE_STATFS:
 	case FUSE_RELEASE:
@@ -81,6 +87,8 @@ bool efuse_repeatable(const struct fuse_args *args)
 	case FUSE_COPY_FILE_RANGE:
 	case EFUSE_COPY_FILE_RANGE_64:
 		return true;
+	case FUSE_OPEN:
+		return efuse_open_repeatable(args);
 	case FUSE_WRITE:
 		return efuse_write_repeatable(args);
 	case FUSE_FALLOCATE:

@@ -127,6 +127,19 @@ static enum efuse_settled efuse_settle_made(struct efuse_req *req, ssize_t *ret)
 	return EFUSE_DONE;
 }
 
+/*
+ * OPEN with O_TRUNC: truncates the file once more, unless something else may have changed its data
+ * since it did so first. In mode cto an OPEN counts as such a change as well.
+ */
+static enum efuse_settled efuse_settle_truncated(struct efuse_req *req, ssize_t *ret)
+{
+	u16 bucket = efuse_bucket_inode(req->args->nodeid, EFUSE_KIND_DATA);
+
+	if (efuse_epoch_alone(req->ec, bucket, req->args->efuse.epoch))
+		return EFUSE_NOT_DONE;
+	return efuse_unsettled(-EIO, ret);
+}
+
 /* UNLINK, RMDIR: is the name gone, or does it still have the same inode? */
 static enum efuse_settled efuse_settle_removed(struct efuse_req *req, ssize_t *ret)
 {
@@ -208,7 +221,11 @@ static enum efuse_settled efuse_settle_xattr(struct efuse_req *req, ssize_t *ret
 	return efuse_unsettled(efuse_lost(err) ? err : -EIO, ret);
 }
 
-/* WRITE with O_APPEND: does the file end where it did, or after the data? */
+/*
+ * WRITE with O_APPEND: does the file end where it did, or after the data? The caller holds the lock
+ * of the inode, but a file with several nodeids has several inodes, and another append of the same
+ * size may have come by another one.
+ */
 static enum efuse_settled efuse_settle_appended(struct efuse_req *req, ssize_t *ret)
 {
 	struct fuse_write_out *written = req->args->out_args[0].value;
@@ -234,7 +251,7 @@ static enum efuse_settled efuse_settle_appended(struct efuse_req *req, ssize_t *
 		return efuse_unsettled(err, ret);
 	if (out.attr.size == start)
 		return EFUSE_NOT_DONE;
-	if (out.attr.size != start + size)
+	if (out.attr.size != start + size || efuse_shared(req->ec, &out.attr))
 		return efuse_unsettled(-EIO, ret);
 	written->size = size;
 	*ret = 0;
@@ -259,6 +276,8 @@ enum efuse_settled efuse_settle(struct efuse_req *req, ssize_t *ret)
 	case FUSE_LINK:
 	case FUSE_CREATE:
 		return efuse_settle_made(req, ret);
+	case FUSE_OPEN:
+		return efuse_settle_truncated(req, ret);
 	case FUSE_UNLINK:
 	case FUSE_RMDIR:
 		return efuse_settle_removed(req, ret);

@@ -167,7 +167,18 @@ void efuse_queues_free(struct efuse_conn *ec);
 bool efuse_identity_ends(struct efuse_conn *ec, u64 nodeid);
 
 /* recovery.c */
-int efuse_recovery_wait(struct efuse_conn *ec);
+
+/*
+ * Are requests lost with their daemon? Otherwise such an error is from a device whose errors FUSE
+ * does not check, such as virtio-fs.
+ */
+static inline bool efuse_loses(const struct efuse_conn *ec)
+{
+	return READ_ONCE(ec->recovery.seconds) ||
+	       READ_ONCE(ec->recovery.daemon) != EFUSE_DAEMON_SERVING;
+}
+
+int efuse_recovery_wait(struct efuse_conn *ec, bool killable);
 int efuse_recovery_set(struct efuse_conn *ec, u32 seconds);
 void efuse_recovery_add(struct efuse_conn *ec);
 void efuse_recovery_settle(struct efuse_conn *ec);
@@ -184,7 +195,7 @@ bool efuse_repeatable(const struct fuse_args *args);
 /* settle.c */
 
 enum efuse_settled {
-	EFUSE_NOT_DONE,		/* was certainly not carried out */
+	EFUSE_NOT_DONE,		/* was certainly not carried out, or is to be carried out again */
 	EFUSE_DONE,		/* was certainly carried out */
 	EFUSE_UNKNOWN,
 	EFUSE_LOST_AGAIN,	/* the daemon that was asked has ended, too */

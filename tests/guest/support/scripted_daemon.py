@@ -328,6 +328,10 @@ class ScriptedDaemon:
     def inc_epoch(self) -> ScriptedDaemon:
         return self._notify(wire.inc_epoch())
 
+    def resend(self) -> ScriptedDaemon:
+        """Have the requests that were read and not answered put back into their queues."""
+        return self._notify(wire.resend())
+
     def _notify(self, message: bytes) -> ScriptedDaemon:
         """Notify the kernel, in a thread: the kernel may wait for an answer of this loop."""
 

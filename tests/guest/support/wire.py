@@ -237,6 +237,11 @@ def store(nodeid: int, offset: int, data: bytes) -> bytes:
     return notification(4, struct.pack("=QQII", nodeid, offset, len(data), 0) + data)
 
 
+def resend() -> bytes:
+    """Have the kernel put all requests that were read and not answered back into their queues."""
+    return notification(7, b"")
+
+
 def inc_epoch() -> bytes:
     return notification(8, b"")
 
