@@ -173,6 +173,8 @@ void efuse_background_end(struct fuse_req *freq, int error)
 	/* INIT is not issued by eFuse, which joins the connection later. */
 	if (!ec || !args->efuse.epoch)
 		return;
+	if (unlikely(READ_ONCE(ec->recovery.translates)))
+		efuse_background_ended(ec, args);
 	efuse_req_init(&req, ec, args->efuse.fm, args);
 	req.sent = &freq->in.h;
 	req.error = error;

@@ -54,9 +54,12 @@ struct writeback_control;
  *		was issued; 0: it was not known (see size.c)
  * @size: WRITE: that size in bytes
  * @note: READ, WRITE: number that select_path() passes on to path_done()
+ * @serial: number of the daemon that the nodeids and handles were translated for, plus one; 0: they
+ *	    were not
  * @fm: request in the background: its mount
  * @deferred: WRITE in the background that a worker carries out: its work item
  * @iter: READ, WRITE without pages: the caller's own buffer; else NULL
+ * @handle: request in the background whose handle was translated: FUSE's own
  * @version: READ, GETXATTR, LISTXATTR, READLINK: version of the inode when the request is issued, 0
  *	     if it has none
  * @child: UNLINK, RMDIR, RENAME: nodeids of the inodes under the names, which the request
@@ -75,6 +78,8 @@ struct writeback_control;
  * @fresh: the attributes that make @version are believed
  * @unkept: READ: the data that it brings must not be learned
  * @measured: READ, WRITE: path_done() is called with the duration
+ * @raw: LOOKUP of eFuse's own: its answer has the daemon's nodeid
+ * @early: a request of eFuse's own, which a successor gets before those that wait for it
  * @path: READ, WRITE: the selected path, enum efuse_path
  * @answered_by: what has answered the request: enum efuse_path or enum efuse_answered_by
  * @reason: why the request went to the daemon: enum efuse_counter, 0 if it did not
@@ -88,8 +93,10 @@ struct efuse_args {
 	u64 predicted_ns;
 	u64 size_epoch;
 	u64 size;
+	u64 handle;
 	u64 version;
 	u32 note;
+	u32 serial;
 	struct fuse_mount *fm;
 	struct work_struct deferred;
 	struct iov_iter *iter;
@@ -105,6 +112,8 @@ struct efuse_args {
 	bool fresh:1;
 	bool unkept:1;
 	bool measured:1;
+	bool raw:1;
+	bool early:1;
 	u8 path;
 	u8 answered_by;
 	u8 reason;
@@ -186,6 +195,13 @@ struct efuse_version {
 	u64 pages;
 };
 
+/* What a FORGET is about. */
+enum efuse_forget_kind {
+	EFUSE_FORGET_ONE,	/* a lookup whose answer has no use */
+	EFUSE_FORGET_ALL,	/* all lookups of an inode that is evicted */
+	EFUSE_FORGET_RAW,	/* a lookup; the nodeid is the daemon's */
+};
+
 /* How many names does a file have, as far as replies have told? See names.c. */
 enum efuse_names {
 	EFUSE_NAMES_NEW,	/* no reply has told yet */
@@ -254,6 +270,12 @@ bool efuse_dev_leave(struct fuse_conn *fc, struct fuse_dev *fud);
 void efuse_dev_cloned(struct fuse_conn *fc, const struct fuse_dev *from, struct fuse_dev *to);
 bool efuse_daemon_died(struct fuse_conn *fc);
 
+/* Its nodeids, requests that need them, names that move: nodeids.c, unresolved.c, moves.c. */
+bool efuse_background_unready(struct fuse_req *req);
+u64 efuse_nodeid_kernel(const struct fuse_conn *fc, u64 daemon);
+int efuse_rename(struct mnt_idmap *idmap, struct inode *olddir, struct dentry *oldent,
+		 struct inode *newdir, struct dentry *newent, unsigned int flags);
+
 /*
  * Details that a request's arguments do not contain: see changes.c and revalidate.c. Writes without
  * a request: see changes.c.
@@ -285,7 +307,8 @@ void efuse_queues_abort(struct fuse_conn *fc, struct list_head *to_end);
 bool efuse_lookup_counts(const struct fuse_attr *attr);
 void efuse_return_lookup(struct fuse_mount *fm, struct fuse_forget_link *forget,
 			 struct fuse_entry_out *outarg);
-void efuse_forgotten(struct fuse_conn *fc, struct fuse_forget_link *forget, u64 nodeid);
+bool efuse_forgotten(struct fuse_conn *fc, struct fuse_forget_link *forget, u64 *nodeid,
+		     u64 *nlookup);
 void efuse_forget_read(struct fuse_iqueue *fiq, const struct fuse_forget_link *forget);
 
 /* Access control lists: see acl.c. */
@@ -353,8 +376,8 @@ int efuse_fill_page(struct file *file, struct page *page,
 
 /* Notifications of the daemon: see notify.c. */
 void efuse_notify_inode(struct fuse_conn *fc, u64 nodeid);
-void efuse_notify_entry(struct fuse_conn *fc, u64 parent, u64 child,
-			const struct qstr *name);
+u64 efuse_notify_entry(struct fuse_conn *fc, u64 parent, u64 child,
+		       const struct qstr *name);
 void efuse_links_dropped(struct inode *inode);
 void efuse_notify_store(struct fuse_conn *fc, u64 nodeid);
 void efuse_notify_all(struct fuse_conn *fc);

@@ -25,24 +25,45 @@ void efuse_forget_request(struct efuse_conn *ec, u64 nodeid)
 		up_read(&ec->fc->killsb);
 }
 
+/* Gives a FORGET the daemon's nodeid. Returns false if the daemon does not know of the inode. */
+static bool efuse_forget_translate(struct efuse_conn *ec, struct fuse_forget_link *forget,
+				   u64 *nodeid, u64 *nlookup)
+{
+	if (!READ_ONCE(ec->recovery.translates) || forget->efuse_kind == EFUSE_FORGET_RAW)
+		return true;
+	forget->efuse_serial = 1 + efuse_nodeid_forgotten(ec, nodeid, nlookup,
+							  forget->efuse_kind == EFUSE_FORGET_ALL);
+	return *nlookup;
+}
+
 /**
  * efuse_forgotten - a FORGET is about to be queued
  * @fc: connection
  * @forget: the FORGET
- * @nodeid: nodeid of the inode
+ * @nodeid: the kernel's nodeid of the inode; set to the daemon's
+ * @nlookup: number of lookups; set to how many of them the present daemon has answered
  *
  * Context: process context, may sleep; memory reclaim may call this.
+ * Return: true if there is nothing to tell the daemon, and @forget is freed
  */
-void efuse_forgotten(struct fuse_conn *fc, struct fuse_forget_link *forget, u64 nodeid)
+bool efuse_forgotten(struct fuse_conn *fc, struct fuse_forget_link *forget, u64 *nodeid,
+		     u64 *nlookup)
 {
 	struct efuse_conn *ec = efuse_conn_get(fc);
 
+	forget->efuse_nodeid = *nodeid;
 	if (!ec)
-		return;
+		return false;
 	forget->efuse_changes = !READ_ONCE(ec->stable_nodeids);
 	if (forget->efuse_changes)
-		efuse_epoch_enter(ec, efuse_bucket_identity(nodeid));
-	efuse_extents_forget(ec, nodeid);
+		efuse_epoch_enter(ec, efuse_bucket_identity(*nodeid));
+	efuse_extents_forget(ec, *nodeid);
+	if (efuse_forget_translate(ec, forget, nodeid, nlookup))
+		return false;
+	if (forget->efuse_changes)
+		efuse_epoch_leave(ec, efuse_bucket_identity(forget->efuse_nodeid));
+	kfree(forget);
+	return true;
 }
 
 /**
@@ -59,7 +80,7 @@ void efuse_forgotten(struct fuse_conn *fc, struct fuse_forget_link *forget, u64 
 void efuse_forget_read(struct fuse_iqueue *fiq, const struct fuse_forget_link *forget)
 {
 	struct efuse_conn *ec = efuse_conn_get(efuse_queue_conn(fiq));
-	u64 nodeid = forget->forget_one.nodeid;
+	u64 nodeid = forget->efuse_nodeid;
 
 	if (!ec)
 		return;

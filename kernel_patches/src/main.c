@@ -61,6 +61,7 @@ int efuse_conn_add(struct fuse_conn *fc)
 
 out_free:
 	efuse_queues_free(ec);
+	efuse_recovery_free(ec);
 	free_percpu(ec->stats);
 	kfree(ec);
 	return err;

@@ -155,7 +155,10 @@ static_assert(ARRAY_SIZE(efuse_declarations) == 7);
 
 static ssize_t epoch_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
 {
-	return sysfs_emit(buf, "%llu\n", efuse_epoch_now(efuse_conn_of(kobj)));
+	struct efuse_conn *ec = efuse_conn_of(kobj);
+
+	/* Programs know the daemon's nodeids, and values have the kernel's: no epoch is valid. */
+	return sysfs_emit(buf, "%llu\n", efuse_translated(ec) ? 0 : efuse_epoch_now(ec));
 }
 
 /* Check what was written to a file that only accepts "1". Returns 0 or a negative errno. */
@@ -297,6 +300,7 @@ static void efuse_conn_release(struct kobject *kobj)
 	efuse_deferred_free(ec);
 	efuse_extents_free(ec);
 	efuse_queues_free(ec);
+	efuse_recovery_free(ec);
 	call_rcu(&ec->rcu, efuse_conn_free_rcu);
 }
 

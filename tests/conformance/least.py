@@ -39,7 +39,7 @@ LEAST: dict[Amount, dict[str, Least]] = {
     # Some stressors need what FUSE does not pass on, and are skipped.
     LONG: _ALWAYS
     | {
-        "stress-ng": Least(47, 30),
+        "stress-ng": Least(44, 30),
         "fs_mark": Least(len(LONG.sync_methods), len(LONG.sync_methods)),
     },
 }

@@ -93,7 +93,7 @@ def test_each_ioctl_is_on_the_page(module: str) -> None:
 
 
 def test_each_device_node_is_on_the_page() -> None:
-    patch = (ROOT / "kernel_patches/6.12/0004-fuse-identity.patch").read_text()
+    patch = (ROOT / "kernel_patches/6.12/0005-fuse-identity.patch").read_text()
     nodes = re.findall(r'MISC_DYNAMIC_MINOR,\n[+ ]?\s*\.name\s*= "(\w+)"', patch + _sources("csd"))
     nodes += re.findall(r'snprintf\(\w+->disk_name, [^;]*"(\w+)%d"', _sources("csd"))
     assert sorted(nodes) == ["csd", "csd", "efuse"]
@@ -102,7 +102,7 @@ def test_each_device_node_is_on_the_page() -> None:
 
 
 def test_mode_of_the_device_nodes_is_as_on_the_page() -> None:
-    patch = (ROOT / "kernel_patches/6.12/0004-fuse-identity.patch").read_text()
+    patch = (ROOT / "kernel_patches/6.12/0005-fuse-identity.patch").read_text()
     assert ".mode" not in patch
     assert re.findall(r"\.mode\s*= (0\d+),", _sources("csd")) == ["0666"]
     assert "(mode 0666)" in _TEXT

@@ -137,6 +137,15 @@ void efuse_changes_end(struct efuse_changes *ch, struct efuse_conn *ec, struct f
 void efuse_changes_of(struct efuse_changes *ch, const struct fuse_args *args);
 bool efuse_changes_cancelled(const struct fuse_args *args, int error);
 
+/* nodeids.c */
+u64 efuse_nodeid_daemon(struct efuse_conn *ec, u64 kernel, u32 incarnation);
+bool efuse_nodeid_replied(struct fuse_mount *fm, struct efuse_conn *ec,
+			  struct fuse_entry_out *entry, u64 known, u32 incarnation);
+u32 efuse_nodeid_forgotten(struct efuse_conn *ec, u64 *nodeid, u64 *nlookup, bool evicted);
+void efuse_entry_return(struct efuse_conn *ec, u64 nodeid, u32 incarnation);
+void efuse_nodeids_add(struct efuse_conn *ec);
+void efuse_nodeids_free(struct efuse_conn *ec);
+
 /* lookup.c */
 struct inode *efuse_inode_rcu(struct fuse_mount *fm, u64 nodeid);
 enum efuse_taken {

@@ -410,6 +410,8 @@ void efuse_inode_evicted(struct inode *inode)
 
 	efuse_pages_evicted(inode);
 	efuse_names_evicted(inode);
+	if (get_fuse_inode(inode)->forget)
+		get_fuse_inode(inode)->forget->efuse_kind = EFUSE_FORGET_ALL;
 	if (!get_fuse_inode(inode)->efuse_mapped)
 		return;
 	efuse_changes_mapped(&ch, get_node_id(inode));

@@ -22,11 +22,13 @@ static void efuse_notify(struct efuse_conn *ec, struct efuse_changes *ch,
 static void efuse_notify_content(struct fuse_conn *fc, u64 nodeid, u32 code)
 {
 	struct efuse_conn *ec = efuse_conn_get(fc);
-	struct efuse_notify n = { .code = code, .nodeid = nodeid };
+	struct efuse_notify n = { .code = code };
 	struct efuse_changes ch = {};
 
 	if (!ec)
 		return;
+	nodeid = efuse_nodeid_kernel(fc, nodeid);
+	n.nodeid = nodeid;
 	efuse_changes_add(&ch, efuse_bucket_inode(nodeid, EFUSE_KIND_ATTR));
 	efuse_changes_add(&ch, efuse_bucket_inode(nodeid, EFUSE_KIND_DATA));
 	efuse_changes_add(&ch, efuse_bucket_inode(nodeid, EFUSE_KIND_CONTENT));
@@ -49,25 +51,29 @@ void efuse_notify_store(struct fuse_conn *fc, u64 nodeid)
 	efuse_notify_content(fc, nodeid, EFUSE_NOTIFY_STORE);
 }
 
-void efuse_notify_entry(struct fuse_conn *fc, u64 parent, u64 child, const struct qstr *name)
+/* Returns the kernel's nodeid for @child, the daemon's nodeid. */
+u64 efuse_notify_entry(struct fuse_conn *fc, u64 parent, u64 child, const struct qstr *name)
 {
 	struct efuse_conn *ec = efuse_conn_get(fc);
 	struct efuse_notify n = {
 		.code = child ? EFUSE_NOTIFY_DELETE : EFUSE_NOTIFY_INVAL_ENTRY,
-		.nodeid = parent,
 		.name = name->name,
 		.len = name->len,
 	};
 	struct efuse_changes ch = {};
 
 	if (!ec)
-		return;
+		return child;
+	parent = efuse_nodeid_kernel(fc, parent);
+	child = child ? efuse_nodeid_kernel(fc, child) : 0;
+	n.nodeid = parent;
 	efuse_changes_add(&ch, efuse_bucket_entry(parent, name->name, name->len));
 	efuse_changes_add(&ch, efuse_bucket_inode(parent, EFUSE_KIND_ATTR));
 	if (child)
 		efuse_changes_add(&ch, efuse_bucket_inode(child, EFUSE_KIND_ATTR));
 	efuse_changes_add(&ch, efuse_bucket_inode(0, EFUSE_KIND_VOLUME));
 	efuse_notify(ec, &ch, &n);
+	return child;
 }
 
 /*

@@ -162,6 +162,42 @@ enum efuse_daemon {
 	EFUSE_DAEMON_STARTING,	/* a successor has not answered INIT yet */
 };
 
+#define EFUSE_NR_MOVES	64
+
+/**
+ * struct efuse_moves - the RENAMEs of a connection; see moves.c
+ * @lock: protects @list and @all
+ * @list: struct efuse_move of each that is in flight
+ * @all: number of those that have begun
+ * @begun: number of RENAMEs that have begun, by the hash of their names
+ * @waitq: wait queue for their ends
+ */
+struct efuse_moves {
+	spinlock_t lock;		/* the list */
+	struct list_head list;
+	u64 all;
+	atomic64_t begun[EFUSE_NR_MOVES];
+	wait_queue_head_t waitq;
+};
+
+/**
+ * struct efuse_locks - the locks that a daemon keeps; see locks.c
+ * @lock: protects @list, @nr and @missed
+ * @again: serializes telling a successor
+ * @list: struct efuse_lock of each
+ * @nr: number of them
+ * @incarnation: number of the daemon that has been told all of them
+ * @missed: some could not be noted
+ */
+struct efuse_locks {
+	spinlock_t lock;		/* the list */
+	struct mutex again;		/* telling a successor */
+	struct list_head list;
+	u32 nr;
+	u32 incarnation;
+	bool missed;
+};
+
 /**
  * struct efuse_recovery - what a connection needs to outlive its daemon; see recovery.c
  * @waitq: wait queue of callers whose requests are to be sent again
@@ -184,6 +220,20 @@ enum efuse_daemon {
  * @held: requests of the background wait for a daemon; written under bg_lock
  * @accepted: the successor's reply to INIT was accepted; under bg_lock
  * @recording: the counters are of the present daemon; under bg_lock
+ * @translates: nodeids and handles differ from the daemon's, as soon as there is a successor; never
+ *		cleared
+ * @cred: credentials of the user who has mounted, for looking names up again
+ * @nodeids_mutex: serializes changes of @by_kernel and @by_daemon
+ * @by_kernel: struct efuse_nodeid of each nodeid of the kernel that a successor knows, see
+ *	       nodeids.c
+ * @by_daemon: struct efuse_nodeid of each, by the daemon's nodeid
+ * @next_nodeid: number of nodeids that the kernel has given itself
+ * @handles: struct efuse_handle of each open file, by FUSE's handle; see handles.c
+ * @next_handle: FUSE's last handle
+ * @moves: RENAMEs in flight
+ * @locks: locks that the daemon keeps
+ * @unresolved: requests of the background that have to be translated first; under bg_lock
+ * @resolve: work that does that
  */
 struct efuse_recovery {
 	wait_queue_head_t waitq;
@@ -206,6 +256,18 @@ struct efuse_recovery {
 	bool held;
 	bool accepted;
 	bool recording;
+	bool translates;
+	const struct cred *cred;
+	struct mutex nodeids_mutex;	/* changes of the nodeids */
+	struct xarray by_kernel;
+	struct xarray by_daemon;
+	u64 next_nodeid;
+	struct xarray handles;
+	atomic64_t next_handle;
+	struct efuse_moves moves;
+	struct efuse_locks locks;
+	struct list_head unresolved;
+	struct work_struct resolve;
 };
 
 #define EFUSE_MAX_RECOVERY	86400	/* seconds */
@@ -406,6 +468,12 @@ static inline struct efuse_conn *efuse_conn_get(const struct fuse_conn *fc)
 	return smp_load_acquire(&fc->efuse);
 }
 
+/* May the daemon's nodeids differ from the kernel's? */
+static inline bool efuse_translated(const struct efuse_conn *ec)
+{
+	return READ_ONCE(ec->recovery.translates) && READ_ONCE(ec->recovery.incarnation);
+}
+
 /*
  * Is there no daemon, and no successor whose INIT was accepted? Then a descriptor of the connection
  * has no other right than to read INIT and to answer it.
@@ -493,6 +561,9 @@ u64 efuse_arg_fh(const struct fuse_args *args);
 u64 efuse_arg_offset(const struct fuse_args *args);
 u64 efuse_arg_size(const struct fuse_args *args);
 u64 efuse_arg_newdir(const struct fuse_args *args);
+u64 *efuse_place_fh(struct fuse_args *args);
+u64 *efuse_place_other(struct fuse_args *args);
+u64 *efuse_place_other_fh(struct fuse_args *args);
 void *efuse_out_data(struct fuse_args *args, size_t *room);
 char *efuse_dirents_start(const struct efuse_req *req, size_t *left);
 struct fuse_direntplus *efuse_dirents_next(char **at, size_t *left);

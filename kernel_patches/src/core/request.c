@@ -240,6 +240,19 @@ static u64 efuse_arg(const struct fuse_args *args, const struct efuse_field *fie
 	return field->size == sizeof(u64) ? *(const u64 *)in : *(const u32 *)in;
 }
 
+/* Where a number of 64 bits is in the request; NULL if it has none. */
+static u64 *efuse_place(struct fuse_args *args, const struct efuse_field *fields)
+{
+	const struct efuse_field *field;
+	const void *in;
+
+	if (args->opcode >= EFUSE_NR_OPCODES)
+		return NULL;
+	field = &fields[args->opcode];
+	in = field->whole ? efuse_req_in(args, field->whole) : NULL;
+	return in ? (u64 *)(in + field->offset) : NULL;
+}
+
 u32 efuse_arg_flags(const struct fuse_args *args)
 {
 	return efuse_arg(args, efuse_flags_fields);
@@ -263,6 +276,51 @@ u64 efuse_arg_size(const struct fuse_args *args)
 u64 efuse_arg_newdir(const struct fuse_args *args)
 {
 	return efuse_arg(args, efuse_newdir_fields);
+}
+
+/* Where the handle is, also if it is optional; NULL if the request has none. */
+u64 *efuse_place_fh(struct fuse_args *args)
+{
+	struct fuse_setattr_in *setattr;
+	struct fuse_getattr_in *getattr;
+	struct fuse_statx_in *statx;
+
+	switch (args->opcode) {
+	case FUSE_SETATTR:
+		setattr = (void *)efuse_req_in(args, sizeof(*setattr));
+		return setattr && setattr->valid & FATTR_FH ? &setattr->fh : NULL;
+	case FUSE_GETATTR:
+		getattr = (void *)efuse_req_in(args, sizeof(*getattr));
+		return getattr && getattr->getattr_flags & FUSE_GETATTR_FH ? &getattr->fh : NULL;
+	case FUSE_STATX:
+		statx = (void *)efuse_req_in(args, sizeof(*statx));
+		return statx && statx->getattr_flags & FUSE_GETATTR_FH ? &statx->fh : NULL;
+	default:
+		return efuse_place(args, efuse_fh_fields);
+	}
+}
+
+static struct fuse_copy_file_range_in *efuse_copy_in(struct fuse_args *args)
+{
+	if (args->opcode != FUSE_COPY_FILE_RANGE && args->opcode != EFUSE_COPY_FILE_RANGE_64)
+		return NULL;
+	return (void *)efuse_req_in(args, sizeof(struct fuse_copy_file_range_in));
+}
+
+/* Where the nodeid of another inode is (RENAME, LINK, COPY_FILE_RANGE); NULL if there is none. */
+u64 *efuse_place_other(struct fuse_args *args)
+{
+	struct fuse_copy_file_range_in *copy = efuse_copy_in(args);
+
+	return copy ? &copy->nodeid_out : efuse_place(args, efuse_newdir_fields);
+}
+
+/* Where the handle of that inode is; NULL if there is none. */
+u64 *efuse_place_other_fh(struct fuse_args *args)
+{
+	struct fuse_copy_file_range_in *copy = efuse_copy_in(args);
+
+	return copy ? &copy->fh_out : NULL;
 }
 
 /**

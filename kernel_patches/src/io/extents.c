@@ -797,6 +797,13 @@ static int efuse_unmap(struct efuse_conn *ec, const struct efuse_unmap *range)
 	return efuse_replaced_wait(ec, &replaced, err);
 }
 
+/* Replaces the present daemon's nodeid by the kernel's. */
+static bool efuse_nodeid_known(struct efuse_conn *ec, u64 *nodeid)
+{
+	*nodeid = efuse_nodeid_kernel(ec->fc, *nodeid);
+	return *nodeid;
+}
+
 /**
  * efuse_extents_ioctl - EFUSE_IOC_MAP and EFUSE_IOC_UNMAP
  * @ec: connection
@@ -810,6 +817,7 @@ long efuse_extents_ioctl(struct efuse_conn *ec, unsigned int cmd, void __user *a
 {
 	struct efuse_extent extent;
 	struct efuse_unmap range;
+	bool known;
 
 	/*
 	 * FUSE requires the same for its own backing files: files held by the kernel show up in no
@@ -817,10 +825,16 @@ long efuse_extents_ioctl(struct efuse_conn *ec, unsigned int cmd, void __user *a
 	 */
 	if (!capable(CAP_SYS_ADMIN))
 		return -EPERM;
-	if (cmd == EFUSE_IOC_MAP)
-		return copy_from_user(&extent, argp, sizeof(extent)) ? -EFAULT :
-		       efuse_map(ec, &extent);
-	return copy_from_user(&range, argp, sizeof(range)) ? -EFAULT : efuse_unmap(ec, &range);
+	if (cmd == EFUSE_IOC_MAP) {
+		if (copy_from_user(&extent, argp, sizeof(extent)))
+			return -EFAULT;
+		known = !extent.nodeid || efuse_nodeid_known(ec, &extent.nodeid);
+		return known ? efuse_map(ec, &extent) : -ESTALE;
+	}
+	if (copy_from_user(&range, argp, sizeof(range)))
+		return -EFAULT;
+	known = !range.nodeid || efuse_nodeid_known(ec, &range.nodeid);
+	return known ? efuse_unmap(ec, &range) : 0;
 }
 
 /*

@@ -6,11 +6,14 @@
 
 /*
  * Is it useless to send the request again? It is for a file system that ends, for a FORGET, and for
- * the FLUSH of a process that exits, if the file has no locks, which a FLUSH also ends. No signal
- * would end the wait of that process, and no program sees the result of its FLUSH.
+ * the FLUSH of a file that a successor would have to open first: it has nothing to flush. It is,
+ * too, for the FLUSH of a process that exits, if the file has no locks, which a FLUSH also ends. No
+ * signal would end the wait of that process, and no program sees the result of its FLUSH.
  */
-static bool efuse_again_useless(const struct fuse_args *args, ssize_t *ret)
+static bool efuse_again_useless(const struct efuse_req *req, ssize_t *ret)
 {
+	const struct fuse_args *args = req->args;
+
 	switch (args->opcode) {
 	case FUSE_DESTROY:
 		*ret = -ENOTCONN;
@@ -19,6 +22,12 @@ static bool efuse_again_useless(const struct fuse_args *args, ssize_t *ret)
 		*ret = 0;
 		return true;
 	case FUSE_FLUSH:
+		if (READ_ONCE(req->ec->recovery.translates)) {
+			/* A successor that comes later does not hear of these locks. */
+			efuse_locks_end(req->ec, args);
+			*ret = 0;
+			return efuse_daemon_absent(req->ec);
+		}
 		*ret = -EINTR;
 		return current->flags & PF_EXITING && !args->efuse.locked;
 	default:
@@ -39,7 +48,7 @@ static ssize_t efuse_once_more(struct efuse_req *req, struct mnt_idmap *idmap)
 {
 	atomic_inc(&req->ec->recovery.resent);
 	efuse_room_restore(req->args);
-	return __fuse_simple_request(idmap, req->fm, req->args);
+	return efuse_ask_daemon(idmap, req->fm, req->args);
 }
 
 /* A request that was perhaps carried out. Returns as __fuse_simple_request() does. */
@@ -82,7 +91,7 @@ ssize_t efuse_send_again(struct efuse_req *req, struct mnt_idmap *idmap, ssize_t
 		if (!efuse_loses(req->ec))
 			return -EIO;
 		read |= ret != EFUSE_LOST_UNREAD;
-		if (efuse_again_useless(req->args, &useless))
+		if (efuse_again_useless(req, &useless))
 			return useless;
 		err = efuse_recovery_wait(req->ec, !efuse_again_certain(req->args));
 		if (err) {

@@ -65,7 +65,7 @@ static bool efuse_queue_forgets(const struct fuse_iqueue *fiq, u64 nodeid, u16 b
 	u32 nr = 0;
 
 	for (; forget; forget = forget->next) {
-		u64 its = forget->forget_one.nodeid;
+		u64 its = forget->efuse_nodeid;
 
 		if (its == nodeid || ++nr > EFUSE_MAX_FORGETS)
 			return true;
@@ -241,8 +241,14 @@ void efuse_queues_wake_all(struct fuse_conn *fc)
 static void efuse_forget_drop(struct efuse_conn *ec, struct fuse_forget_link *forget)
 {
 	if (forget->efuse_changes)
-		efuse_epoch_leave(ec, efuse_bucket_identity(forget->forget_one.nodeid));
+		efuse_epoch_leave(ec, efuse_bucket_identity(forget->efuse_nodeid));
 	kfree(forget);
+}
+
+/* Was a request or FORGET translated for a daemon that has ended? Under the queue's lock. */
+static bool efuse_queue_outdated(const struct efuse_queue *queue, u32 serial)
+{
+	return serial && serial != queue->serial;
 }
 
 static void efuse_queue_send_forget(struct fuse_iqueue *fiq, struct fuse_forget_link *forget)
@@ -250,7 +256,7 @@ static void efuse_queue_send_forget(struct fuse_iqueue *fiq, struct fuse_forget_
 	struct efuse_queue *queue = fiq->priv;
 
 	spin_lock(&fiq->lock);
-	if (!fiq->connected || queue->held) {
+	if (!fiq->connected || queue->held || efuse_queue_outdated(queue, forget->efuse_serial)) {
 		spin_unlock(&fiq->lock);
 		efuse_forget_drop(efuse_conn_get(queue->fc), forget);
 		return;
@@ -287,7 +293,8 @@ static void efuse_queue_send_req(struct fuse_iqueue *fiq, struct fuse_req *req)
 
 	spin_lock(&fiq->lock);
 	/* For the background, the lock of its queue says whether a daemon serves. */
-	if (!fiq->connected || (queue->held && !test_bit(FR_BACKGROUND, &req->flags))) {
+	if (!fiq->connected || efuse_queue_outdated(queue, req->args->efuse.serial) ||
+	    (queue->held && !test_bit(FR_BACKGROUND, &req->flags) && !req->args->efuse.early)) {
 		req->out.h.error = fiq->connected ? EFUSE_LOST_UNREAD : -ENOTCONN;
 		spin_unlock(&fiq->lock);
 		clear_bit(FR_PENDING, &req->flags);
@@ -607,6 +614,7 @@ void efuse_queues_hold(struct efuse_conn *ec, struct list_head *requests)
 
 		spin_lock(&fiq->lock);
 		ec->queues[cpu]->held = true;
+		ec->queues[cpu]->serial = 0;
 		efuse_queue_empty(ec, fiq, requests);
 		ec->queues[cpu]->depth = 0;
 		spin_unlock(&fiq->lock);
@@ -614,7 +622,29 @@ void efuse_queues_hold(struct efuse_conn *ec, struct list_head *requests)
 }
 
 /**
- * efuse_queues_open - undo efuse_queues_hold(): a daemon serves
+ * efuse_queues_admit - let in what was translated for a successor
+ * @ec: connection, whose successor has answered INIT
+ *
+ * Requests whose sender can wait are still held, except efuse_args.early.
+ *
+ * Context: under the lock of the background queue.
+ */
+void efuse_queues_admit(struct efuse_conn *ec)
+{
+	int cpu;
+
+	lockdep_assert_held(&efuse_chan(ec->fc)->bg_lock);
+	for_each_possible_cpu(cpu) {
+		struct fuse_iqueue *fiq = &ec->queues[cpu]->iq;
+
+		spin_lock(&fiq->lock);
+		ec->queues[cpu]->serial = ec->recovery.incarnation + 1;
+		spin_unlock(&fiq->lock);
+	}
+}
+
+/**
+ * efuse_queues_open - undo efuse_queues_hold(): the next daemon serves
  * @ec: connection
  *
  * Context: under the lock of the background queue.
@@ -679,6 +709,7 @@ static struct efuse_queue *efuse_queue_alloc(struct fuse_conn *fc, int cpu)
 	queue->cpu = cpu;
 	queue->node = max(cpu_to_node(cpu), 0);
 	queue->home = queue;
+	queue->serial = 1;
 	queue->spin.credit = EFUSE_MAX_SPIN_CREDIT;
 	fiq = &queue->iq;
 	spin_lock_init(&fiq->lock);

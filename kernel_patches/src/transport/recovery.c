@@ -27,6 +27,7 @@
  */
 #include "transport_i.h"
 
+#include <linux/cred.h>
 #include <linux/sched/signal.h>
 
 /*
@@ -37,7 +38,8 @@
  */
 static bool efuse_recovers(const struct efuse_conn *ec)
 {
-	return READ_ONCE(ec->recovery.seconds) && READ_ONCE(ec->stable_nodeids) &&
+	return READ_ONCE(ec->recovery.seconds) &&
+	       (READ_ONCE(ec->stable_nodeids) || READ_ONCE(ec->recovery.translates)) &&
 	       READ_ONCE(ec->daemon_read) && efuse_connected(ec->fc) && !efuse_may_ring(ec->fc);
 }
 
@@ -386,6 +388,8 @@ void efuse_takeover_accept(struct efuse_conn *ec, u32 takeover)
 	if (recovery->daemon == EFUSE_DAEMON_STARTING && recovery->takeovers == takeover &&
 	    efuse_connected(ec->fc)) {
 		recovery->accepted = true;
+		WRITE_ONCE(recovery->incarnation, recovery->incarnation + 1);
+		efuse_queues_admit(ec);
 		WRITE_ONCE(recovery->held, false);
 		flush_bg_queue(efuse_chan(ec->fc));
 		queue_work(system_unbound_wq, &recovery->serve);
@@ -433,7 +437,6 @@ static void efuse_serve(struct work_struct *work)
 	serves = efuse_serves(recovery, &takeover) && takeover == first;
 	if (serves) {
 		efuse_queues_open(ec);
-		WRITE_ONCE(recovery->incarnation, recovery->incarnation + 1);
 		recovery->served_ns = ktime_get_boottime_ns();
 		recovery->recording = false;
 		/* Pairs with efuse_waited(). */
@@ -446,6 +449,8 @@ static void efuse_serve(struct work_struct *work)
 	wake_up_all(&recovery->waitq);
 	efuse_polls_wake(ec->fc);
 	efuse_daemon_notify(ec);
+	if (recovery->translates)
+		efuse_unresolved_start(ec);
 }
 
 /* No successor has come in time: the connection ends. */
@@ -476,6 +481,9 @@ int efuse_recovery_set(struct efuse_conn *ec, u32 seconds)
 		return -EOPNOTSUPP;
 	spin_lock(&efuse_chan(ec->fc)->bg_lock);
 	WRITE_ONCE(recovery->seconds, seconds);
+	/* From now on FUSE gets handles that another daemon can be asked for. */
+	if (seconds && !READ_ONCE(ec->stable_nodeids))
+		WRITE_ONCE(recovery->translates, true);
 	if (recovery->daemon != EFUSE_DAEMON_SERVING) {
 		left = (s64)seconds * MSEC_PER_SEC -
 		       (s64)div_u64(ktime_get_boottime_ns() - recovery->died_ns, NSEC_PER_MSEC);
@@ -492,6 +500,12 @@ void efuse_recovery_add(struct efuse_conn *ec)
 	init_waitqueue_head(&ec->recovery.waitq);
 	INIT_DELAYED_WORK(&ec->recovery.deadline, efuse_deadline);
 	INIT_WORK(&ec->recovery.serve, efuse_serve);
+	ec->recovery.cred = get_current_cred();
+	efuse_moves_add(ec);
+	efuse_nodeids_add(ec);
+	efuse_handles_add(ec);
+	efuse_locks_add(ec);
+	efuse_unresolved_add(ec);
 }
 
 /* A connection is unmounted: no successor comes any more. May sleep. */
@@ -499,4 +513,14 @@ void efuse_recovery_settle(struct efuse_conn *ec)
 {
 	cancel_delayed_work_sync(&ec->recovery.deadline);
 	cancel_work_sync(&ec->recovery.serve);
+	efuse_unresolved_settle(ec);
+}
+
+/* Frees what a connection needed for recovery, after the last reference to it is gone. */
+void efuse_recovery_free(struct efuse_conn *ec)
+{
+	efuse_handles_free(ec);
+	efuse_locks_free(ec);
+	efuse_nodeids_free(ec);
+	put_cred(ec->recovery.cred);
 }

@@ -79,6 +79,30 @@ void efuse_replied(struct efuse_req *req, struct efuse_changes *ch)
 		efuse_blocks_learn(req, ch);
 }
 
+/* A daemon that may have a successor has opened, locked or closed a file. */
+static void efuse_handles_follow(struct efuse_req *req)
+{
+	const struct fuse_args *args = req->args;
+
+	if (!req->error && efuse_out_open(args))
+		efuse_handle_add(req->ec, args, args->efuse.serial - 1);
+	switch (args->opcode) {
+	case FUSE_SETLK:
+	case FUSE_SETLKW:
+		if (!req->error)
+			efuse_locked(req);
+		break;
+	case FUSE_FLUSH:
+		efuse_locks_end(req->ec, args);
+		break;
+	case FUSE_RELEASE:
+	case FUSE_RELEASEDIR:
+		efuse_locks_end(req->ec, args);
+		efuse_handle_released(req->ec, efuse_arg_fh(args));
+		break;
+	}
+}
+
 /**
  * efuse_send - send a request to the daemon and wait for its answer
  * @req: the request; @req->ret and @req->error hold the answer afterwards
@@ -91,7 +115,7 @@ void efuse_send(struct efuse_req *req, struct mnt_idmap *idmap)
 	struct efuse_changes ch __uninitialized;
 
 	efuse_issue(req->ec, req->fm, req->args, &ch);
-	req->ret = __fuse_simple_request(idmap, req->fm, req->args);
+	req->ret = efuse_ask_daemon(idmap, req->fm, req->args);
 	if (unlikely(efuse_lost(req->ret)))
 		req->ret = efuse_send_again(req, idmap, req->ret);
 	req->error = min_t(ssize_t, req->ret, 0);
@@ -99,6 +123,8 @@ void efuse_send(struct efuse_req *req, struct mnt_idmap *idmap)
 	efuse_replied(req, &ch);
 	efuse_timeouts_extend(req, &ch);
 	efuse_part_callers(req);
+	if (unlikely(req->args->efuse.serial))
+		efuse_handles_follow(req);
 }
 
 /**
@@ -118,6 +144,8 @@ int efuse_background_send(struct efuse_conn *ec, struct fuse_mount *fm, struct f
 
 	args->efuse.fm = fm;
 	efuse_issue(ec, fm, args, &ch);
+	if (unlikely(READ_ONCE(ec->recovery.translates)))
+		efuse_background_issued(ec, args);
 	err = __fuse_simple_background(fm, args, gfp_flags);
 	/* Not sent, so efuse_background_end() will not be called. */
 	if (err) {

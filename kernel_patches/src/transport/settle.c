@@ -29,12 +29,13 @@ static void efuse_entry_put(struct efuse_req *req, const struct fuse_entry_out *
 
 /*
  * Look name number @index of the request up in @dir. Returns 0, and @entry with nodeid 0 if there
- * is no such name; or a negative errno, which may be that the LOOKUP was lost, too.
+ * is no such name; or a negative errno, which may be that the LOOKUP was lost, too. With @raw,
+ * @entry has the daemon's nodeid, and its lookup count is given back.
  */
-static ssize_t efuse_entry_get(struct efuse_req *req, u64 dir, u32 index,
-			       struct fuse_entry_out *entry)
+static ssize_t efuse_entry_ask(struct efuse_req *req, u64 dir, u32 index,
+			       struct fuse_entry_out *entry, bool raw)
 {
-	struct fuse_args args = {};
+	struct fuse_args args = { .efuse.raw = raw };
 	const char *name;
 	ssize_t ret;
 	u32 len;
@@ -44,12 +45,20 @@ static ssize_t efuse_entry_get(struct efuse_req *req, u64 dir, u32 index,
 	if (!name)
 		return -EIO;
 	efuse_lookup_args(&args, dir, name, len, entry);
-	ret = __fuse_simple_request(&invalid_mnt_idmap, req->fm, &args);
+	ret = efuse_ask_daemon(&invalid_mnt_idmap, req->fm, &args);
 	if (ret == -ENOENT || (!ret && !entry->nodeid)) {
 		memset(entry, 0, sizeof(*entry));
 		return 0;
 	}
+	if (!ret && raw)
+		efuse_entry_return(req->ec, entry->nodeid, args.efuse.serial - 1);
 	return ret;
+}
+
+static ssize_t efuse_entry_get(struct efuse_req *req, u64 dir, u32 index,
+			       struct fuse_entry_out *entry)
+{
+	return efuse_entry_ask(req, dir, index, entry, false);
 }
 
 /* A LOOKUP or another question has failed. */
@@ -71,12 +80,16 @@ static ssize_t efuse_created_open(struct efuse_req *req, u64 nodeid)
 		.in_numargs = 1,
 		.out_numargs = 1,
 	};
+	ssize_t ret;
 
 	args.in_args[0].size = sizeof(in);
 	args.in_args[0].value = &in;
 	args.out_args[0].size = sizeof(struct fuse_open_out);
 	args.out_args[0].value = efuse_out_open(req->args);
-	return __fuse_simple_request(&invalid_mnt_idmap, req->fm, &args);
+	ret = efuse_ask_daemon(&invalid_mnt_idmap, req->fm, &args);
+	/* The handle is this daemon's. */
+	req->args->efuse.serial = args.efuse.serial;
+	return ret;
 }
 
 /* Is the entry what the request was to make? Its name had no inode before. */
@@ -159,6 +172,40 @@ static enum efuse_settled efuse_settle_removed(struct efuse_req *req, ssize_t *r
 	return EFUSE_DONE;
 }
 
+/*
+ * Looks name number @index of a RENAME up in @dir, and gives the lookup count back. The kernel has
+ * not moved the names yet, so it cannot tell which of its inodes the answer is of.
+ */
+static ssize_t efuse_entry_peek(struct efuse_req *req, u64 dir, u32 index,
+				struct fuse_entry_out *entry)
+{
+	bool raw = READ_ONCE(req->ec->recovery.translates);
+	ssize_t ret;
+
+	ret = efuse_entry_ask(req, dir, index, entry, raw);
+	if (!ret && !raw)
+		efuse_entry_put(req, entry);
+	return ret;
+}
+
+/*
+ * Has a RENAME by a daemon with nodeids of its own been carried out? In exclusive mode only the
+ * RENAME can have taken the old name away. If both names are there, it was not carried out.
+ */
+static enum efuse_settled efuse_settle_moved(struct efuse_req *req,
+					     const struct fuse_entry_out *old,
+					     const struct fuse_entry_out *new, ssize_t *ret)
+{
+	if (efuse_arg_flags(req->args) & RENAME_EXCHANGE)
+		return efuse_unsettled(-EIO, ret);
+	if (old->nodeid)
+		return EFUSE_NOT_DONE;
+	if (!new->nodeid || !efuse_alone(req))
+		return efuse_unsettled(-EIO, ret);
+	*ret = 0;
+	return EFUSE_DONE;
+}
+
 /* RENAME: do the names have the inodes from before, or those from afterwards? */
 static enum efuse_settled efuse_settle_renamed(struct efuse_req *req, ssize_t *ret)
 {
@@ -171,14 +218,13 @@ static enum efuse_settled efuse_settle_renamed(struct efuse_req *req, ssize_t *r
 
 	if (!source || flags & ~(RENAME_EXCHANGE | RENAME_NOREPLACE))
 		return efuse_unsettled(-EIO, ret);
-	err = efuse_entry_get(req, req->args->nodeid, 0, &old);
+	err = efuse_entry_peek(req, req->args->nodeid, 0, &old);
+	if (!err)
+		err = efuse_entry_peek(req, efuse_arg_newdir(req->args), 1, &new);
 	if (err)
 		return efuse_unsettled(err, ret);
-	efuse_entry_put(req, &old);
-	err = efuse_entry_get(req, efuse_arg_newdir(req->args), 1, &new);
-	if (err)
-		return efuse_unsettled(err, ret);
-	efuse_entry_put(req, &new);
+	if (READ_ONCE(req->ec->recovery.translates))
+		return efuse_settle_moved(req, &old, &new, ret);
 	if (old.nodeid == source && new.nodeid == target)
 		return EFUSE_NOT_DONE;
 	done = new.nodeid == source && old.nodeid == (flags & RENAME_EXCHANGE ? target : 0);
@@ -215,7 +261,7 @@ static enum efuse_settled efuse_settle_xattr(struct efuse_req *req, ssize_t *ret
 	args.in_args[1].value = name;
 	args.out_args[0].size = sizeof(out);
 	args.out_args[0].value = &out;
-	err = __fuse_simple_request(&invalid_mnt_idmap, req->fm, &args);
+	err = efuse_ask_daemon(&invalid_mnt_idmap, req->fm, &args);
 	if (err == (req->args->opcode == FUSE_REMOVEXATTR ? 0 : -ENODATA))
 		return EFUSE_NOT_DONE;
 	return efuse_unsettled(efuse_lost(err) ? err : -EIO, ret);
@@ -246,7 +292,7 @@ static enum efuse_settled efuse_settle_appended(struct efuse_req *req, ssize_t *
 	args.in_args[0].value = &in;
 	args.out_args[0].size = sizeof(out);
 	args.out_args[0].value = &out;
-	err = __fuse_simple_request(&invalid_mnt_idmap, req->fm, &args);
+	err = efuse_ask_daemon(&invalid_mnt_idmap, req->fm, &args);
 	if (err)
 		return efuse_unsettled(err, ret);
 	if (out.attr.size == start)

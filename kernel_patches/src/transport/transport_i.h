@@ -35,6 +35,7 @@ struct efuse_spin {
  *	  channels_mutex
  * @spin: of callers that poll for the answers to requests in this queue
  * @looks: how often a reader on this CPU looked for a request; not locked, races are harmless
+ * @serial: number of the present daemon, plus one; 0: there is none; written under iq.lock
  * @held: no daemon serves: a request whose caller waits, or a FORGET, is not queued; written under
  *	  iq.lock
  * @depth: requests in the queue; written under iq.lock
@@ -51,6 +52,7 @@ struct efuse_queue {
 	int cpu;
 	int node;
 	u32 looks;
+	u32 serial;
 	bool held;
 	u32 depth;
 	u64 sent;
@@ -161,10 +163,163 @@ bool efuse_queue_filled(const struct efuse_queue *queue);
 void efuse_queue_wake(const struct efuse_queue *queue);
 void efuse_queues_wake_all(struct fuse_conn *fc);
 void efuse_queues_hold(struct efuse_conn *ec, struct list_head *requests);
+void efuse_queues_admit(struct efuse_conn *ec);
 void efuse_queues_open(struct efuse_conn *ec);
 int efuse_queues_add(struct efuse_conn *ec);
 void efuse_queues_free(struct efuse_conn *ec);
 bool efuse_identity_ends(struct efuse_conn *ec, u64 nodeid);
+
+/* The daemon has not opened what a request would end. Less than any error of a request. */
+#define EFUSE_NOTHING_TO_TELL	(-1027)
+
+/* What is known of the present daemon? */
+enum efuse_found {
+	EFUSE_FOUND,
+	EFUSE_FOUND_LATER,	/* the daemon has to be asked */
+	EFUSE_FOUND_NEVER,	/* it was known of an earlier daemon alone */
+};
+
+/**
+ * struct efuse_file_id - a file, for the kernel or for a daemon
+ * @nodeid: its nodeid; 0: there is no such file
+ * @handle: the handle of the open file
+ * @open: the request is for an open file
+ */
+struct efuse_file_id {
+	u64 nodeid;
+	u64 handle;
+	bool open;
+};
+
+/**
+ * struct efuse_file_ids - the files of a request
+ * @file: the file that it is for
+ * @other: another one, for RENAME, LINK and COPY_FILE_RANGE
+ */
+struct efuse_file_ids {
+	struct efuse_file_id file;
+	struct efuse_file_id other;
+};
+
+struct efuse_listed;
+
+/**
+ * struct efuse_listing - how far an open directory has been listed; see listing.c
+ * @now: array of what the present daemon has returned
+ * @nr_now: number of elements in it
+ * @room_now: number of elements that fit in it
+ * @nr_before: number of elements in @before
+ * @room_before: number of elements that fit in it
+ * @before: sorted array of the hashes of names that earlier daemons have returned
+ * @start: the caller's position at which the present daemon's listing began
+ * @incarnation: number of the daemon that was asked last
+ * @lost: not all names are noted
+ */
+struct efuse_listing {
+	struct efuse_listed *now;
+	u32 nr_now;
+	u32 room_now;
+	u32 nr_before;
+	u32 room_before;
+	u64 *before;
+	u64 start;
+	u32 incarnation;
+	bool lost;
+};
+
+/**
+ * struct efuse_handle - an open file of the daemon
+ * @rcu: for freeing
+ * @lock: serializes opening the file again
+ * @cred: credentials of the program that has opened the file
+ * @number: the number that FUSE has for a handle
+ * @daemon: the daemon's handle
+ * @incarnation: number of this daemon
+ * @flags: flags of open(2)
+ * @open_flags: FOPEN_* in the first daemon's reply
+ * @dir: the file is a directory
+ * @listing: directory: how far it has been listed; FUSE lists one part at a time
+ */
+struct efuse_handle {
+	struct rcu_head rcu;
+	struct mutex lock;		/* opening again */
+	const struct cred *cred;
+	u64 number;
+	u64 daemon;
+	u32 incarnation;
+	u32 flags;
+	u32 open_flags;
+	bool dir;
+	struct efuse_listing listing;
+};
+
+/* listing.c */
+u64 efuse_listing_place(struct efuse_listing *listing, u64 off, u32 incarnation);
+ssize_t efuse_listing_take(struct efuse_conn *ec, struct efuse_listing *listing,
+			   struct fuse_args *args, size_t got, u64 *last);
+void efuse_listing_free(struct efuse_listing *listing);
+
+static inline bool efuse_is_dots(const struct fuse_dirent *dirent)
+{
+	return dirent->name[0] == '.' &&
+	       (dirent->namelen == 1 || (dirent->namelen == 2 && dirent->name[1] == '.'));
+}
+
+/* moves.c */
+int efuse_moves_wait(struct efuse_conn *ec, u64 dir, const char *name, u32 len, u64 *begun);
+bool efuse_moves_since(struct efuse_conn *ec, u64 dir, const char *name, u32 len, u64 begun);
+bool efuse_moves_try(struct efuse_conn *ec, u64 *begun);
+void efuse_moves_add(struct efuse_conn *ec);
+
+/* handles.c */
+void efuse_handle_add(struct efuse_conn *ec, const struct fuse_args *args, u32 incarnation);
+enum efuse_found efuse_handle_daemon(struct efuse_conn *ec, u64 number, u32 incarnation, u64 *fh);
+struct efuse_handle *efuse_handle_find(struct efuse_conn *ec, u64 number);
+void efuse_handle_released(struct efuse_conn *ec, u64 number);
+struct efuse_listing *efuse_handle_listing(struct efuse_conn *ec, u64 number);
+void efuse_handles_add(struct efuse_conn *ec);
+void efuse_handles_free(struct efuse_conn *ec);
+
+/* locks.c */
+void efuse_locked(struct efuse_req *req);
+void efuse_locks_end(struct efuse_conn *ec, const struct fuse_args *args);
+ssize_t efuse_locks_again(struct efuse_conn *ec);
+void efuse_locks_add(struct efuse_conn *ec);
+void efuse_locks_free(struct efuse_conn *ec);
+
+/* resolve.c */
+u64 efuse_child_known(struct fuse_mount *fm, struct efuse_conn *ec, u64 dir, const char *name,
+		      u32 len, const struct fuse_entry_out *entry, u32 incarnation);
+ssize_t efuse_linked_resolve(struct fuse_mount *fm, struct efuse_conn *ec,
+			     const struct fuse_entry_out *entry, u32 incarnation);
+ssize_t efuse_nodeid_resolve(struct fuse_mount *fm, struct efuse_conn *ec, u64 nodeid);
+
+/* exchange.c */
+void efuse_ids_get(struct fuse_args *args, struct efuse_file_ids *ids);
+void efuse_ids_set(struct fuse_args *args, const struct efuse_file_ids *ids);
+enum efuse_found efuse_ids_translate(struct efuse_conn *ec, struct efuse_file_ids *ids,
+				     u32 incarnation, struct efuse_file_id *missing);
+ssize_t efuse_exchange(struct mnt_idmap *idmap, struct fuse_mount *fm, struct efuse_conn *ec,
+		       struct fuse_args *args, u32 incarnation);
+
+/* reopen.c */
+ssize_t efuse_handle_open(struct fuse_mount *fm, struct efuse_conn *ec, u64 number, u64 nodeid);
+
+/* translate.c */
+ssize_t efuse_ids_ready(struct fuse_mount *fm, struct efuse_conn *ec, struct fuse_args *args,
+			u32 *incarnation);
+ssize_t efuse_ids_find(struct fuse_mount *fm, struct efuse_conn *ec, enum efuse_found found,
+		       const struct efuse_file_id *missing);
+
+/* replies.c */
+ssize_t efuse_ask_daemon(struct mnt_idmap *idmap, struct fuse_mount *fm, struct fuse_args *args);
+
+/* unresolved.c */
+void efuse_background_issued(struct efuse_conn *ec, const struct fuse_args *args);
+void efuse_background_ended(struct efuse_conn *ec, struct fuse_args *args);
+void efuse_unresolved_add(struct efuse_conn *ec);
+void efuse_unresolved_start(struct efuse_conn *ec);
+void efuse_unresolved_settle(struct efuse_conn *ec);
 
 /* recovery.c */
 
@@ -182,6 +337,7 @@ int efuse_recovery_wait(struct efuse_conn *ec, bool killable);
 int efuse_recovery_set(struct efuse_conn *ec, u32 seconds);
 void efuse_recovery_add(struct efuse_conn *ec);
 void efuse_recovery_settle(struct efuse_conn *ec);
+void efuse_recovery_free(struct efuse_conn *ec);
 int efuse_takeover_begin(struct efuse_conn *ec);
 bool efuse_takeover_end(struct efuse_conn *ec, u32 takeover);
 void efuse_takeover_accept(struct efuse_conn *ec, u32 takeover);

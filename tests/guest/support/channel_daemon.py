@@ -64,17 +64,25 @@ def passthrough_ll(source: Path, *options: str) -> list[str]:
     return [str(built("passthrough_ll")), "-f", "-o", every]
 
 
-def passthrough_fh(source: Path) -> list[str]:
-    """Return the command of libfuse's passthrough_fh, which uses the high-level interface."""
+def passthrough_fh(source: Path, *, own_numbers: bool = False) -> list[str]:
+    """Return the command of libfuse's passthrough_fh, which uses the high-level interface.
+
+    :param own_numbers: whether st_ino is libfuse's nodeid, and not that of the source.
+    """
     examples = Path("/usr/share/doc/libfuse3-dev/examples")
     files = [examples / "passthrough_fh.c", examples / "passthrough_helpers.h"]
+    text = files[0].read_text()
+    if own_numbers:
+        assert "cfg->use_ino = 1;" in text
+        text = text.replace("cfg->use_ino = 1;", "cfg->use_ino = 0;")
 
     def compiled(out: Path) -> None:
         flags = subprocess.check_output(["pkg-config", "fuse3", "--cflags", "--libs"], text=True)
-        words = ["gcc", "-O1", "-DHAVE_UTIMENSAT", "-o", out, files[0], *flags.split()]
-        subprocess.run(words, check=True)
+        words = ["gcc", "-O1", "-DHAVE_UTIMENSAT", f"-I{examples}", "-x", "c", "-o", out, "-"]
+        subprocess.run([*words, *flags.split()], input=text.encode(), check=True)
 
-    program = locations.made_once("daemons", "passthrough_fh", files, compiled)
+    name = "passthrough_own" if own_numbers else "passthrough_fh"
+    program = locations.made_once("daemons", name, files, compiled)
     return [str(program), "-f", "-o", f"modules=subdir,subdir={source}"]
 
 
