@@ -319,11 +319,16 @@ def test_tree_is_removed_while_daemons_are_replaced(d: UnmodifiedDaemon, tmp_pat
     assert d.record.failed == 0
 
 
-def work(directory: Path, seed: int, rounds: int) -> dict[str, bytes]:
-    """Make, change, move and remove files below *directory*; return what must be there then."""
+def work(directory: Path, seed: int, rounds: int, ended: Callable[[], bool]) -> dict[str, bytes]:
+    """Make, change, move and remove files below *directory*; return what must be there then.
+
+    :param rounds: the smallest number of changes.
+    :param ended: whether that many suffice.
+    """
     rng = random.Random(seed)
     files: dict[str, bytes] = {}
-    for number in range(rounds):
+    number = 0
+    while number < rounds or not ended():
         name = f"f{number % 12}"
         act = rng.choice(("write", "append", "rename", "unlink", "replace", "tree", "list", "read"))
         path = directory / name
@@ -357,6 +362,7 @@ def work(directory: Path, seed: int, rounds: int) -> dict[str, bytes]:
             assert names(directory) == sorted(files), number
         for some in rng.sample(sorted(files), min(2, len(files))):
             assert (directory / some).read_bytes() == files[some], (number, some)
+        number += 1
     return files
 
 
@@ -368,14 +374,17 @@ def test_no_caller_notices_that_the_daemon_is_killed_again_and_again(
     print(f"seed {seed}")
     for worker in range(2):
         (d.path / f"w{worker}").mkdir()
+
+    def killed_often() -> bool:
+        return d.connection.incarnation > 10
+
     with (
-        running(work, d.path / "w0", seed, 60) as one,
-        running(work, d.path / "w1", seed + 100, 60) as two,
+        running(work, d.path / "w0", seed, 60, killed_often) as one,
+        running(work, d.path / "w1", seed + 100, 60, killed_often) as two,
     ):
         _replace_until(d, lambda: one.done() and two.done(), rng)
         results = one.result(), two.result()
     for worker, files in enumerate(results):
         for directory in (d.path / f"w{worker}", tmp_path / f"source/w{worker}"):
             assert {p.name: p.read_bytes() for p in directory.iterdir()} == files
-    assert d.connection.incarnation > 10
     assert d.record.failed == 0

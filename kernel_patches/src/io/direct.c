@@ -319,13 +319,8 @@ static bool efuse_direct_writable(struct efuse_req *req, const struct efuse_back
 		  !efuse_size_told(req->ec, req->fm, req->args, req->args->nodeid, &size) ||
 		  pos + len > size))
 		req->reason = EFUSE_DECLINED;
-	/*
-	 * The end of the backing file may be outside this extent, or not be the end of the file
-	 * above.
-	 */
-	else if (append &&
-		 (eb->offset || eb->backing_offset ||
-		  efuse_extents_cut(req->ec, req->args->nodeid)))
+	/* The file above may end elsewhere than the backing file. */
+	else if (append && (eb->offset || eb->backing_offset))
 		req->reason = EFUSE_DECLINED;
 	/*
 	 * The task's limit applies to positions in the file above, which may differ from positions

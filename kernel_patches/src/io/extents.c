@@ -913,14 +913,8 @@ struct efuse_use *efuse_extent_begin(struct efuse_req *req, u64 pos, u64 *length
 	return NULL;
 }
 
-/**
- * efuse_extents_cut - does FUSE determine the end of a file, and not a backing file?
- * @ec: connection
- * @nodeid: nodeid of a file with extents
- *
- * Return: true unless one extent covers the whole file
- */
-bool efuse_extents_cut(struct efuse_conn *ec, u64 nodeid)
+/* Does FUSE determine the end of a file with extents, and not a backing file? */
+static bool efuse_extents_cut(struct efuse_conn *ec, u64 nodeid)
 {
 	const struct efuse_backed *file;
 	bool cut;

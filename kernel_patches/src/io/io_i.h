@@ -114,7 +114,6 @@ void efuse_extents_add(struct efuse_conn *ec);
 void efuse_extents_clear(struct efuse_conn *ec);
 void efuse_extents_free(struct efuse_conn *ec);
 void efuse_extents_forget(struct efuse_conn *ec, u64 nodeid);
-bool efuse_extents_cut(struct efuse_conn *ec, u64 nodeid);
 int efuse_extents_size(struct efuse_conn *ec, struct file *file, u64 end, bool *asked);
 struct efuse_use *efuse_extent_begin(struct efuse_req *req, u64 pos, u64 *length);
 void efuse_extent_end(struct efuse_conn *ec, struct efuse_use *use);
