@@ -22,7 +22,6 @@ import pytest
 from efuse.errors import MountError
 from efuse.fs.options import Options
 from efuse.supervisor import launch as launch_module
-from efuse.supervisor.notifications import Listener
 from efuse.supervisor.running import Ended, Running
 
 _MOUNTS_FUSE = """
@@ -85,10 +84,10 @@ def test_children_from_before_the_daemon_are_left_alone() -> None:
 def test_daemon_that_cannot_be_attended_to_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     launched: list[subprocess.Popen[bytes]] = []
 
-    def launch(*arguments: Any) -> tuple[subprocess.Popen[bytes], Listener]:
-        process, listener = launch_module.launch(*arguments)
-        launched.append(process)
-        return process, listener
+    def launch(*arguments: Any, **more: Any) -> object:
+        found = launch_module.launch(*arguments, **more)
+        launched.append(found.process)
+        return found
 
     def fails(*_: object, **_more: object) -> None:
         raise OSError(errno.EMFILE, "too many descriptors")
