@@ -13,7 +13,7 @@ import click
 from efuse.cli._filesystem import data_cache_capacity, size_options
 from efuse.cli._output import echo
 from efuse.cli._sizes import parse_size
-from efuse.control import CONSISTENCY
+from efuse.control import CONSISTENCY, MOST_RECOVERY_S
 from efuse.display import shown
 from efuse.supervisor.policy import POLICIES
 
@@ -94,7 +94,7 @@ def restart_options(command: _F) -> _F:
         click.option(
             "--restart-within",
             "within_s",
-            type=click.IntRange(1, 86400),
+            type=click.IntRange(1, MOST_RECOVERY_S),
             metavar="SECONDS",
             default=60,
             show_default=True,
