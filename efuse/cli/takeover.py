@@ -50,6 +50,7 @@ def cli(restart: str | None, within_s: int, force: bool, mount: str, **given: An
     efuse takeover --force --restart /mnt --promise stable_nodeids -- mydaemon -f /mnt
     """
     from efuse.cli._kept import keep
+    from efuse.fs.mountpoint import kernel_lacks_efuse
 
     found = connection(mount)
     seen = next((m for m in mounts() if m.connection == found.id), None)
@@ -58,13 +59,19 @@ def cli(restart: str | None, within_s: int, force: bool, mount: str, **given: An
             f"connection {found.id} cannot be taken over: it is not mounted here (ENOENT)",
             hint="run this in the mount namespace of the mount",
         )
+    why = kernel_lacks_efuse()
+    if why is not None:
+        raise NotSupportedError(
+            f"{seen.mountpoint} cannot be taken over: {why}", hint="run it as root"
+        )
     daemon = Daemon.given(**given)
     if shutil.which(daemon.command[0]) is None:
         raise UsageError(f"{daemon.command[0]} cannot be started: it is no program (ENOENT)")
-    why = why_no_successor(stable_nodeids=daemon.options.stable_nodeids)
-    if why:
+    lacking = why_no_successor(stable_nodeids=daemon.options.stable_nodeids)
+    if lacking:
         raise UsageError(
-            f"{daemon.command[0]} cannot take over a mount: {why}", hint="--promise stable_nodeids"
+            f"{daemon.command[0]} cannot take over a mount: {lacking}",
+            hint="--promise stable_nodeids",
         )
     keep(daemon, restart, lambda: _begin(daemon, found, seen, within_s, force=force))
 

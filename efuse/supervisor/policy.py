@@ -23,7 +23,7 @@ class End:
     :ivar waiting: whether each of its mounts waits for a successor.
     :ivar was_asked: whether it was asked to end.
     :ivar failed: whether it was ended by a signal, or has another exit status than 0.
-    :ivar served_s: how long it has served, in seconds; 0: it has not.
+    :ivar served_s: how long it has served, in seconds.
     """
 
     waiting: bool
