@@ -115,6 +115,8 @@ def main(directory: str, mountpoint: str) -> None:
             if os.fork():
                 os._exit(0)
             os.setsid()
+        for stream in (0, 1, 2):
+            os.dup2(os.open(os.devnull, os.O_RDWR), stream)
     with open(place / "starts", "a") as file:
         file.write(f"{os.getpid()}\n")
     while (place / "gate").exists():
