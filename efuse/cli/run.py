@@ -64,9 +64,9 @@ def cli(restart: str | None, within_s: int, **given: Any) -> None:
             _log.warning("%s will not be started again: %s", daemon.name, "it mounts plain FUSE")
         sys.exit(run_plain(daemon.command))
     if restart is not None:
-        from efuse.cli._kept import keep, start
+        from efuse.cli._restarting import start, supervise
 
-        keep(daemon, restart, lambda: start(daemon, within_s=within_s))
+        supervise(daemon, restart, lambda: start(daemon, within_s=within_s))
     _run(daemon)
 
 

@@ -38,10 +38,10 @@ def cli(restart: str | None, within_s: int, force: bool, mount: str, **given: An
     place of a mount of its own it gets the one that there is. It needs the same mount options, and
     the options that `efuse run` would need.
 
-    A daemon that `efuse run --restart` keeps is ended by SIGTERM, and its attempt to unmount is
-    ignored. Any other daemon with libfuse would unmount, so it can only be killed: with --force. A
-    daemon that has no handler for SIGTERM ends by it. If the daemon has died already and its mount
-    waits, DAEMON is started immediately.
+    A daemon of `efuse run --restart` is ended by SIGTERM, and its attempt to unmount is ignored.
+    Any other daemon with libfuse would unmount, so it can only be killed: with --force. A daemon
+    that has no handler for SIGTERM ends by it. If the daemon has died already and its mount waits,
+    DAEMON is started immediately.
 
     If DAEMON fails, the mount waits for the next try until the time of --restart-within has passed.
 
@@ -49,7 +49,7 @@ def cli(restart: str | None, within_s: int, force: bool, mount: str, **given: An
     efuse takeover /mnt --promise stable_nodeids -- mydaemon-2.0 -f /mnt
     efuse takeover --force --restart /mnt --promise stable_nodeids -- mydaemon -f /mnt
     """
-    from efuse.cli._kept import keep
+    from efuse.cli._restarting import supervise
     from efuse.fs.mountpoint import kernel_lacks_efuse
 
     found = connection(mount)
@@ -73,14 +73,14 @@ def cli(restart: str | None, within_s: int, force: bool, mount: str, **given: An
             f"{daemon.command[0]} cannot take over a mount: {lacking}",
             hint="--promise stable_nodeids",
         )
-    keep(daemon, restart, lambda: _begin(daemon, found, seen, within_s, force=force))
+    supervise(daemon, restart, lambda: _begin(daemon, found, seen, within_s, force=force))
 
 
 def _begin(
     daemon: Daemon, found: Connection, seen: Mount, within_s: int, *, force: bool
 ) -> Running:
     """End the daemon of a mount, and start its successor."""
-    from efuse.cli._kept import start
+    from efuse.cli._restarting import start
     from efuse.control.mounts import number_of
     from efuse.supervisor.asking import Asked
     from efuse.supervisor.daemon_mount import DaemonMount
@@ -93,7 +93,7 @@ def _begin(
         mount.begin(found.id, attach)
         if mount.reason and daemon.require:
             raise NotSupportedError(f"{seen.mountpoint} cannot be accelerated: {mount.reason}")
-        mount.keep(within_s)
-    if not mount.is_kept:
+        mount.outlive(within_s)
+    if not mount.outlives_daemon:
         raise MountError(f"{seen.mountpoint} cannot be taken over: {mount.ends_because}")
     return start(daemon, within_s=within_s, predecessor=mount)

@@ -132,7 +132,7 @@ class _Session:
         options: Collection[str],
         *,
         channels: bool,
-        recovery: int,
+        recovery: int = 0,
     ) -> None:
         self._operations, self._recovery = operations, recovery
         self._mountpoint = str(Path(mountpoint).absolute())
@@ -191,10 +191,10 @@ class _Session:
             ending.check()
             self._mount_plain(why)
         if self._recovery:
-            self._keep()
+            self._let_outlive()
         ending.check()
 
-    def _keep(self) -> None:
+    def _let_outlive(self) -> None:
         """Let the mount outlive this process, and log why not otherwise."""
         from efuse.control.takeover import why_it_ends
 

@@ -92,7 +92,7 @@ class Situation:
     :ivar namespace: name of the mount namespace that was made for the daemon, a successor, so that
         its mount points are uncovered; empty if there is none.
     :ivar mounts: the mounts of the daemon and its predecessors.
-    :ivar keeps_mounts: whether the daemon is being ended, and its mounts are to stay.
+    :ivar ignores_umounts: whether the daemon is being ended, and its mounts are to stay.
     """
 
     device: int
@@ -104,7 +104,7 @@ class Situation:
     contexts: tuple[int, ...]
     namespace: str = ""
     mounts: tuple[Known, ...] = ()
-    keeps_mounts: bool = False
+    ignores_umounts: bool = False
 
 
 class Answering:
@@ -356,7 +356,7 @@ class Answering:
         flags = 0 if self._call.name == "umount" else flags & 0xFFFFFFFF
         path = self._caller.text(target)
         by_helper = Path("".join(self._caller.words[:1])).name.startswith("fusermount")
-        stays = self._situation.keeps_mounts or (by_helper and self._mounts_with("auto_unmount"))
+        stays = self._situation.ignores_umounts or (by_helper and self._mounts_with("auto_unmount"))
         replaced = {known for known in self._situation.mounts if known.is_being_replaced}
         uncovered = self._is_uncovered
         try:

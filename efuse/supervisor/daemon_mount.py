@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from efuse.control import Connection
-from efuse.control.claims import Claim, claimed, is_claimed
+from efuse.control.daemon_locks import DaemonLock, is_locked, locked
 from efuse.control.takeover import why_it_ends
 from efuse.display import shown
 from efuse.errors import ControlError, EfuseError
@@ -41,7 +41,7 @@ class DaemonMount:
     :ivar watched_daemon: descriptor of the attribute ``daemon``, which poll(2) reports for POLLPRI
         when a daemon has died, and when a successor serves; -1 if the mount is not on eFuse.
     :ivar asked: the options that the daemon has mounted it with; None if they are not known.
-    :ivar ends_because: why it ends with its daemon, in a few words; empty if it is kept.
+    :ivar ends_because: why it ends with its daemon, in a few words; empty if it does not.
     :ivar is_refused: whether a successor could not take it over because of `reason`.
     """
 
@@ -56,9 +56,9 @@ class DaemonMount:
     watched: int = -1
     watched_daemon: int = -1
     asked: Asked | None = None
-    ends_because: str = "it is not to be kept"
+    ends_because: str = "it is not wanted otherwise"
     is_refused: bool = False
-    _claim: int = -1
+    _lock_fd: int = -1
     # Another thread may ask about the mount while it is released.
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
@@ -76,7 +76,7 @@ class DaemonMount:
         except EfuseError as error:
             self.reason, self.hint = str(error), error.hint or ""
 
-    def keep(self, seconds: int) -> None:
+    def outlive(self, seconds: int) -> None:
         """Let the mount outlive its daemon. Note in `ends_because` why not otherwise.
 
         :param seconds: how long callers wait for a successor.
@@ -85,15 +85,15 @@ class DaemonMount:
         try:
             self.ends_because = why_it_ends(connection)
             if not self.ends_because:
-                self._claim = claimed(connection, Claim.KEEPING)
+                self._lock_fd = locked(connection, DaemonLock.RESTARTING)
                 connection.recovery = seconds
         except ControlError as error:
             self.ends_because = str(error)
-            self._drop_claim()
+            self._unlock()
 
     def give_up(self) -> None:
         """Let the mount end with its daemon. If it waits for a successor, it ends now."""
-        self.ends_because = "it is not to be kept"
+        self.ends_because = "it is not wanted otherwise"
         try:
             connection = Connection(self.connection)
             connection.recovery = 0
@@ -101,7 +101,7 @@ class DaemonMount:
                 connection.abort()
         except ControlError:  # it has ended
             pass
-        self._drop_claim()
+        self._unlock()
 
     def abandon(self) -> None:
         """Take `begin` back: the mount was refused."""
@@ -110,19 +110,19 @@ class DaemonMount:
         self.close_watched()
 
     def close_watched(self) -> None:
-        """Close `watched` and `watched_daemon`. No claim is left."""
+        """Close `watched` and `watched_daemon`, and unlock the daemon."""
         with self._lock:
             for fd in (self.watched, self.watched_daemon):
                 if fd >= 0:
                     os.close(fd)
             self.watched = self.watched_daemon = -1
-        self._drop_claim()
+        self._unlock()
 
-    def _drop_claim(self) -> None:
+    def _unlock(self) -> None:
         with self._lock:
-            if self._claim >= 0:
-                os.close(self._claim)
-                self._claim = -1
+            if self._lock_fd >= 0:
+                os.close(self._lock_fd)
+                self._lock_fd = -1
 
     @property
     def by_user(self) -> bool:
@@ -144,7 +144,7 @@ class DaemonMount:
         return self._connected() == b"0\n"
 
     @property
-    def is_kept(self) -> bool:
+    def outlives_daemon(self) -> bool:
         """Whether it outlives its daemon."""
         return not self.ends_because
 
@@ -159,8 +159,8 @@ class DaemonMount:
     def is_being_replaced(self) -> bool:
         """Whether another process replaces its daemon, which has died."""
         try:
-            return self.daemon == "dead" and is_claimed(
-                Connection(self.connection), Claim.REPLACING
+            return self.daemon == "dead" and is_locked(
+                Connection(self.connection), DaemonLock.REPLACING
             )
         except ControlError:  # it has ended
             return False

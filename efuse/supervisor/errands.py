@@ -94,7 +94,7 @@ class Errands:
     :param recovery_s: how long callers wait for a successor of the daemon; 0: not at all.
     :ivar mounts: the mounts of the daemon on eFuse, also those that no process can reach yet.
     :ivar has_mounted: whether the daemon has mounted anything, maybe by a program that knows eFuse.
-    :ivar keeps_mounts: whether the daemon is being ended, and does not unmount anything.
+    :ivar ignores_umounts: whether the daemon is being ended, and does not unmount anything.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Errands:
         recovery_s: int = 0,
     ) -> None:
         self.mounts: list[DaemonMount] = []
-        self.has_mounted = self.keeps_mounts = False
+        self.has_mounted = self.ignores_umounts = False
         self._listener, self._attach, self._first = listener, attach, first
         self._require, self._recovery_s, self._namespace = require, recovery_s, namespace
         self._errands: list[_Errand] = []
@@ -153,7 +153,7 @@ class Errands:
                 os.close(self._contexts.pop())
             self._confined, self._restricted = Confined(), Confined()
             self._listener, self._first, self._namespace = listener, first, namespace
-            self.keeps_mounts = False
+            self.ignores_umounts = False
 
     def let_go(self, mount: DaemonMount) -> None:
         """Leave a mount to another supervisor."""
@@ -384,7 +384,7 @@ class Errands:
             contexts=tuple(self._contexts),
             namespace=self._namespace,
             mounts=tuple(Known(m.connection, m.number, m.asked) for m in self.mounts),
-            keeps_mounts=self.keeps_mounts,
+            ignores_umounts=self.ignores_umounts,
         )
 
     def _advance(self, errand: _Errand) -> DaemonMount | None:
@@ -427,7 +427,7 @@ class Errands:
             mount.begin(made.connection, self._attach)
             self.mounts.append(mount)
             if self._recovery_s and made.facts.shared:
-                mount.keep(self._recovery_s)
+                mount.outlive(self._recovery_s)
             elif self._recovery_s:
                 mount.ends_because = "it is in a mount namespace of the daemon"
             if mount.reason and self._require:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """End the daemon of a mount so that another one can take the mount over.
 
-Daemons with libfuse unmount when they get SIGTERM. A daemon that `efuse run --restart` keeps cannot
-do so meanwhile: its supervisor ignores the call. Any other daemon that handles SIGTERM can only be
+Daemons with libfuse unmount when they get SIGTERM. A daemon of `efuse run --restart` cannot do
+so meanwhile: its supervisor ignores the call. Any other daemon that handles SIGTERM can only be
 killed. A daemon that does not handle it ends by it, and leaves its mount.
 """
 
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from efuse.control import Connection
-from efuse.control.claims import Claim, claimed, is_claimed
+from efuse.control.daemon_locks import DaemonLock, is_locked, locked
 from efuse.control.daemons import holders
 from efuse.control.takeover import why_it_ends
 from efuse.errors import ControlError, MountError
@@ -43,7 +43,7 @@ def without_daemon(
     :raises MountError: the daemon cannot be ended, or the mount ends with it.
     :raises ControlError: this process is not root, or another one replaces the daemon.
     """
-    claim = claimed(connection, Claim.REPLACING)
+    lock = locked(connection, DaemonLock.REPLACING)
     try:
         why = why_it_ends(connection)
         if why:
@@ -57,7 +57,7 @@ def without_daemon(
             raise
         yield
     finally:
-        os.close(claim)
+        os.close(lock)
 
 
 def _hand_over(connection: Connection, mountpoint: str, *, force: bool) -> None:
@@ -76,9 +76,12 @@ def _hand_over(connection: Connection, mountpoint: str, *, force: bool) -> None:
             hint=f"umount {mountpoint}, and mount it again",
         )
     # The handlers of the last daemon belong to its supervisor.
-    _has_come(
-        lambda: not is_claimed(connection, Claim.KEEPING) and connection.state == "plain", _LEAVE_S
-    )
+    _has_come(lambda: _is_left(connection), _LEAVE_S)
+
+
+def _is_left(connection: Connection) -> bool:
+    """Tell whether the supervisor of the last daemon has left the mount."""
+    return not is_locked(connection, DaemonLock.RESTARTING) and connection.state == "plain"
 
 
 def _end(connection: Connection, mountpoint: str, *, force: bool) -> None:
@@ -89,8 +92,8 @@ def _end(connection: Connection, mountpoint: str, *, force: bool) -> None:
             f"{mountpoint} cannot be taken over: its daemon is not visible here (ESRCH)",
             hint="run this where the daemon runs, and not in a container",
         )
-    is_kept = is_claimed(connection, Claim.KEEPING)
-    unmounts = not is_kept and any(map(_handles_sigterm, found))
+    outlives_daemon = is_locked(connection, DaemonLock.RESTARTING)
+    unmounts = not outlives_daemon and any(map(_handles_sigterm, found))
     if unmounts and not force:
         raise MountError(
             f"{mountpoint} cannot be taken over: its daemon would unmount it when asked to end"

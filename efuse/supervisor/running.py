@@ -249,7 +249,7 @@ class Running:
 
     def end_processes(self) -> None:
         """End what is left of the daemon. Its calls are answered meanwhile, and its mounts stay."""
-        self._errands.keeps_mounts = True
+        self._errands.ignores_umounts = True
         for number, most_s in ((signal.SIGTERM, children.GRACE_S), (signal.SIGKILL, _UNMOUNT_S)):
             for pid in self._processes():
                 with contextlib.suppress(ProcessLookupError):

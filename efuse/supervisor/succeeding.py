@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from efuse.control import Connection
-from efuse.control.claims import Claim, is_claimed
+from efuse.control.daemon_locks import DaemonLock, is_locked
 from efuse.control.mounts import number_at
 from efuse.control.takeover import take_over as take_over_by
 from efuse.errors import ControlError
@@ -46,7 +46,7 @@ class Known:
     def is_being_replaced(self) -> bool:
         """Whether another process replaces its daemon."""
         try:
-            return is_claimed(Connection(self.connection), Claim.REPLACING)
+            return is_locked(Connection(self.connection), DaemonLock.REPLACING)
         except ControlError:  # it has ended
             return False
 

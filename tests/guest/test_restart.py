@@ -14,18 +14,18 @@ import pytest
 
 from efuse.bench.programs import built
 from efuse.control import Connection, all_mounts, find
-from efuse.control.claims import Claim, claimed
+from efuse.control.daemon_locks import DaemonLock, locked
 from efuse.control.daemons import holders
 from efuse.fs.mountpoint import unmount
-from tests.guest.support import kept_files
+from tests.guest.support import stateless_files
 from tests.guest.support.daemons import as_user, eventually, force_stat, running
 from tests.guest.support.forked import Beside, run_efuse
-from tests.guest.support.kept_files import XATTR, starts
 from tests.guest.support.raw_daemons import TEXT, raw_daemon
+from tests.guest.support.stateless_files import XATTR, starts
 
 BLOCK = 4096
 SIZE = 8 * BLOCK
-KEPT = ("--restart", "--promise", "stable_nodeids")
+RESTARTED = ("--restart", "--promise", "stable_nodeids")
 
 
 @pytest.fixture
@@ -41,13 +41,14 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextlib.contextmanager
-def kept(
-    *words: object, at: Path, options: tuple[str, ...] = KEPT, command: str = "run"
+def supervised(
+    *words: object, at: Path, options: tuple[str, ...] = RESTARTED, command: str = "run"
 ) -> Iterator[tuple[Beside, Connection]]:
     """Run a daemon, and yield the command and the connection of its mount."""
     process = Beside(command, *options, "--", *map(str, words))
     try:
         eventually(lambda: mounted(at), "the mount")
+        force_stat(at)  # a daemon that has not answered INIT leaves no mount
         yield process, Connection(find(at).connection)
     finally:
         if mounted(at):
@@ -149,10 +150,10 @@ def under_load(
 def test_programs_do_not_notice_that_the_daemon_is_killed(
     way: str, files: Path, mountpoint: Path
 ) -> None:
-    words = kept_files.command(files, mountpoint)
+    words = stateless_files.command(files, mountpoint)
     if way == "background":
         (files / "background").touch()
-    with kept(*words, at=mountpoint) as (process, connection):
+    with supervised(*words, at=mountpoint) as (process, connection):
         if way == "background":
             assert process.ended()[0] == 0
 
@@ -174,16 +175,16 @@ def test_programs_do_not_notice_that_the_daemon_is_killed(
 
 def test_kernel_answers_while_no_daemon_serves(files: Path, mountpoint: Path) -> None:
     (files / "0").write_bytes(b"data")
-    words = kept_files.command(files, mountpoint)
-    with kept(*words, at=mountpoint) as (_, connection):
+    words = stateless_files.command(files, mountpoint)
+    with supervised(*words, at=mountpoint) as (_, connection):
         path = mountpoint / "f0"
-        assert os.getxattr(path, "user.kept") == XATTR
+        assert os.getxattr(path, "user.text") == XATTR
         (files / "gate").touch()
         kill(connection)
         assert connection.daemon == "dead"
         hits = count(connection, "getxattr", "hits")
         for _ in range(10):
-            assert os.getxattr(path, "user.kept") == XATTR
+            assert os.getxattr(path, "user.text") == XATTR
         assert count(connection, "getxattr", "hits") == hits + 10
         assert connection.daemon == "dead"
         assert connection.state == "attached"
@@ -193,9 +194,9 @@ def test_kernel_answers_while_no_daemon_serves(files: Path, mountpoint: Path) ->
 
 
 def test_exit_status_0_is_no_failure(files: Path, mountpoint: Path) -> None:
-    words = kept_files.command(files, mountpoint)
-    options = ("--restart=on-failure", *KEPT[1:])
-    with kept(*words, at=mountpoint, options=options) as (process, connection):
+    words = stateless_files.command(files, mountpoint)
+    options = ("--restart=on-failure", *RESTARTED[1:])
+    with supervised(*words, at=mountpoint, options=options) as (process, connection):
         kill(connection)
         served(connection, 1)
         kill(connection, signal.SIGUSR1)
@@ -206,8 +207,8 @@ def test_exit_status_0_is_no_failure(files: Path, mountpoint: Path) -> None:
 
 @pytest.mark.parametrize("when", ["serving", "dead"])
 def test_unmount_ends_it(when: str, files: Path, mountpoint: Path) -> None:
-    words = kept_files.command(files, mountpoint)
-    with kept(*words, at=mountpoint) as (process, connection):
+    words = stateless_files.command(files, mountpoint)
+    with supervised(*words, at=mountpoint) as (process, connection):
         if when == "dead":
             (files / "gate").touch()
             kill(connection)
@@ -221,8 +222,8 @@ def test_unmount_ends_it(when: str, files: Path, mountpoint: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_to_the_command_ends_it(number: int, files: Path, mountpoint: Path) -> None:
-    words = kept_files.command(files, mountpoint)
-    with kept(*words, at=mountpoint) as (process, connection):
+    words = stateless_files.command(files, mountpoint)
+    with supervised(*words, at=mountpoint) as (process, connection):
         kill(connection)
         served(connection, 1)
         process.end(number)
@@ -235,7 +236,7 @@ def test_each_mount_of_a_daemon_is_taken_over(way: str, raw: Path, tmp_path: Pat
     places = [tmp_path / name for name in ("one", "two", "three")]
     for place in places:
         place.mkdir()
-    with kept(raw, way, *places, at=places[0]) as (process, _):
+    with supervised(raw, way, *places, at=places[0]) as (process, _):
         eventually(lambda: all(map(mounted, places)), "all mounts")
         connections = [Connection(find(place).connection) for place in places]
         for number in (1, 2):
@@ -250,9 +251,9 @@ def test_each_mount_of_a_daemon_is_taken_over(way: str, raw: Path, tmp_path: Pat
 
 
 def test_daemon_that_ends_at_each_start_is_given_up(files: Path, mountpoint: Path) -> None:
-    words = kept_files.command(files, mountpoint)
-    options = ("--restart-within", "3", *KEPT)
-    with kept(*words, at=mountpoint, options=options) as (process, connection):
+    words = stateless_files.command(files, mountpoint)
+    options = ("--restart-within", "3", *RESTARTED)
+    with supervised(*words, at=mountpoint, options=options) as (process, connection):
         (files / "fails").write_text("7")
         with running(force_stat, mountpoint / "f0") as call:
             kill(connection)
@@ -270,8 +271,8 @@ def test_daemon_that_ends_at_each_start_is_given_up(files: Path, mountpoint: Pat
 
 
 def test_other_options_end_it(files: Path, mountpoint: Path) -> None:
-    words = kept_files.command(files, mountpoint)
-    with kept(*words, at=mountpoint) as (process, connection):
+    words = stateless_files.command(files, mountpoint)
+    with supervised(*words, at=mountpoint) as (process, connection):
         (files / "options").write_text("ro")
         kill(connection)
         status, _, err = process.ended()
@@ -285,8 +286,8 @@ def test_other_options_end_it(files: Path, mountpoint: Path) -> None:
 
 
 def test_mount_that_ends_with_its_daemon_is_named(files: Path, mountpoint: Path) -> None:
-    words = kept_files.command(files, mountpoint)
-    with kept(*words, at=mountpoint, options=("--restart",)) as (process, _):
+    words = stateless_files.command(files, mountpoint)
+    with supervised(*words, at=mountpoint, options=("--restart",)) as (process, _):
         os.kill(starts(files)[0], signal.SIGKILL)
         status, _, err = process.ended()
         assert status == 137
@@ -300,7 +301,7 @@ def test_successor_unmounts_by_itself(tmp_path: Path, mountpoint: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     words = [built("passthrough_ll"), "-f", "-o", f"source={source},timeout=3600", mountpoint]
-    with kept(*words, at=mountpoint) as (process, connection):
+    with supervised(*words, at=mountpoint) as (process, connection):
         kill(connection)
         served(connection, 1)
         (daemon,) = holders(connection.id)
@@ -317,7 +318,7 @@ def test_mount_by_the_helper_is_taken_over(tmp_path: Path, mountpoint: Path) -> 
     source.mkdir()
     (source / "f").write_bytes(b"data")
     words = ["bindfs", "-f", "-o", "auto_unmount", source, mountpoint]
-    with kept(*words, at=mountpoint) as (process, connection):
+    with supervised(*words, at=mountpoint) as (process, connection):
         kill(connection)
         served(connection, 1)
         assert (mountpoint / "f").read_bytes() == b"data"
@@ -326,14 +327,14 @@ def test_mount_by_the_helper_is_taken_over(tmp_path: Path, mountpoint: Path) -> 
 
 
 def test_programs_do_not_notice_a_takeover(files: Path, mountpoint: Path) -> None:
-    words = kept_files.command(files, mountpoint)
+    words = stateless_files.command(files, mountpoint)
     with contextlib.ExitStack() as stack:
-        process, connection = stack.enter_context(kept(*words, at=mountpoint))
+        process, connection = stack.enter_context(supervised(*words, at=mountpoint))
         commands = [process]
 
         def replace(number: int) -> None:
             last = commands[-1]
-            commands.append(Beside("takeover", mountpoint, *KEPT, "--", *words))
+            commands.append(Beside("takeover", mountpoint, *RESTARTED, "--", *words))
             served(connection, number)
             assert last.ended()[0] == 128 + signal.SIGTERM
             eventually(lambda: connection.state == "attached", "the handlers")
@@ -358,7 +359,7 @@ def test_daemon_that_would_unmount_is_killed_only_by_force(
         str(mountpoint),
     ]
     once = ("--promise", "stable_nodeids")
-    with kept(*words, at=mountpoint, options=once) as (first, connection):
+    with supervised(*words, at=mountpoint, options=once) as (first, connection):
         refused = run_efuse("takeover", mountpoint, *once, "--", *words, status=1)
         assert "its daemon would unmount it when asked to end (EBUSY)" in refused.stderr
         assert (connection.recovery, connection.daemon) == (0, "serving")
@@ -371,12 +372,12 @@ def test_daemon_that_would_unmount_is_killed_only_by_force(
 
 
 def test_takeover_that_fails_lets_the_mount_wait(files: Path, mountpoint: Path) -> None:
-    words = kept_files.command(files, mountpoint)
-    with kept(*words, at=mountpoint) as (_, connection):
-        done = run_efuse("takeover", mountpoint, *KEPT[1:], "--", "false", status=1)
+    words = stateless_files.command(files, mountpoint)
+    with supervised(*words, at=mountpoint) as (_, connection):
+        done = run_efuse("takeover", mountpoint, *RESTARTED[1:], "--", "false", status=1)
         assert f"{mountpoint} was not taken over: the daemon ended with status 1" in done.stderr
         assert connection.daemon == "dead"
-        second = Beside("takeover", mountpoint, *KEPT[1:], "--", *words)
+        second = Beside("takeover", mountpoint, *RESTARTED[1:], "--", *words)
         served(connection, 1)
         assert (mountpoint / "f0").read_bytes() == b""
         unmount(str(mountpoint))
@@ -384,17 +385,17 @@ def test_takeover_that_fails_lets_the_mount_wait(files: Path, mountpoint: Path) 
 
 
 def test_takeover_that_is_not_possible_is_refused(files: Path, mountpoint: Path) -> None:
-    words = kept_files.command(files, mountpoint)
+    words = stateless_files.command(files, mountpoint)
 
     def fails(text: str, status: int, *options: str) -> None:
         done = run_efuse("takeover", mountpoint, *options, "--", *words, status=status)
         assert text in done.stderr
 
-    promised = KEPT[1:]
+    promised = RESTARTED[1:]
     fails("is not on eFuse", 1, *promised)
-    with kept(*words, at=mountpoint) as (_, connection):
+    with supervised(*words, at=mountpoint) as (_, connection):
         fails("stable_nodeids is not promised", 2)
-        other = claimed(connection, Claim.REPLACING)
+        other = locked(connection, DaemonLock.REPLACING)
         fails("another process does that (EBUSY)", 1, *promised)
         os.close(other)
         with running(as_user, 65534, fails, "(EACCES)", 3, *promised) as call:

@@ -12,19 +12,19 @@ import pytest
 
 from efuse.control import DaemonExit
 from efuse.errors import MountError
-from efuse.supervisor import keeping
+from efuse.supervisor import restarting
 from efuse.supervisor.asking import Asked
 from efuse.supervisor.daemon_mount import DaemonMount
-from efuse.supervisor.keeping import (
+from efuse.supervisor.policy import End, Restarts
+from efuse.supervisor.restarting import (
     Event,
     Finished,
-    Keeper,
     Left,
-    NotKept,
+    NotRestarted,
+    Restarter,
     Restarting,
     Succeeded,
 )
-from efuse.supervisor.policy import End, Restarts
 
 _FAILED = End(waiting=True, was_asked=False, failed=True, served_s=1.0)
 
@@ -172,14 +172,14 @@ def _unmounts(daemon: _Daemon) -> None:
 @pytest.fixture(autouse=True)
 def _no_sysfs(monkeypatch: pytest.MonkeyPatch) -> None:
     record = DaemonExit(1, 2, 3, 4, 5, 6)
-    monkeypatch.setattr(keeping, "_succeeded", lambda mount: iter([Succeeded(mount, 1, record)]))
-    monkeypatch.setattr(keeping, "_why_it_ends", lambda mount: "")
+    monkeypatch.setattr(restarting, "_succeeded", lambda mount: iter([Succeeded(mount, 1, record)]))
+    monkeypatch.setattr(restarting, "_why_it_ends", lambda mount: "")
 
 
-def _kept(daemon: _Daemon, policy: str | None = "always") -> Iterator[Event]:
-    keeper = Keeper(daemon, Restarts(policy), clock=lambda: daemon.now)
+def _events(daemon: _Daemon, policy: str | None = "always") -> Iterator[Event]:
+    restarter = Restarter(daemon, Restarts(policy), clock=lambda: daemon.now)
     # Endless repetition is a failure, and no hang.
-    yield from itertools.islice(keeper.events(), 100)
+    yield from itertools.islice(restarter.events(), 100)
 
 
 def _kinds(events: Iterator[Event]) -> list[str]:
@@ -191,7 +191,7 @@ def test_daemon_that_is_killed_is_started_again() -> None:
     daemon = _Daemon(
         _mounts(mount), _ends(137), _takes_over(mount), _serves(mount), _unmounts, _ends(0)
     )
-    events = [*_kept(daemon)]
+    events = [*_events(daemon)]
     assert [type(e).__name__ for e in events] == ["_Mount", "Restarting", "Succeeded", "Finished"]
     assert events[1] == Restarting("SIGKILL ended the daemon", 0.0)
     assert events[-1] == Finished(0)
@@ -200,13 +200,13 @@ def test_daemon_that_is_killed_is_started_again() -> None:
 
 def test_exit_status_0_is_no_failure() -> None:
     daemon = _Daemon(_mounts(_Mount()), _ends(0))
-    assert _kinds(_kept(daemon, "on-failure")) == ["Mount", "Finished"]
+    assert _kinds(_events(daemon, "on-failure")) == ["Mount", "Finished"]
     assert daemon.log == ["give up"]
 
 
 def test_unmount_ends_it() -> None:
     daemon = _Daemon(_mounts(_Mount()), _unmounts, _ends(1))
-    assert _kinds(_kept(daemon)) == ["Mount", "Finished"]
+    assert _kinds(_events(daemon)) == ["Mount", "Finished"]
 
 
 def test_unmount_before_the_next_start_ends_it() -> None:
@@ -224,16 +224,16 @@ def test_unmount_before_the_next_start_ends_it() -> None:
         return wait(left_s)
 
     daemon.wait = waits  # type: ignore[method-assign]
-    assert _kinds(_kept(daemon)) == ["Mount", "Restarting", "Finished"]
+    assert _kinds(_events(daemon)) == ["Mount", "Restarting", "Finished"]
     assert "restart" not in daemon.log
 
 
 def test_daemon_that_was_asked_to_end_is_not_started_again() -> None:
     daemon = _Daemon(_mounts(_Mount()), _ends(1))
-    keeper = Keeper(daemon, Restarts("always"), clock=lambda: daemon.now)
-    events = keeper.events()
+    restarter = Restarter(daemon, Restarts("always"), clock=lambda: daemon.now)
+    events = restarter.events()
     next(events)
-    keeper.hand_on(signal.SIGTERM)
+    restarter.hand_on(signal.SIGTERM)
     assert [*events] == [Finished(1)]
     assert daemon.log == ["give up", f"signal {signal.SIGTERM:d}", "give up"]
 
@@ -241,10 +241,10 @@ def test_daemon_that_was_asked_to_end_is_not_started_again() -> None:
 def test_hangup_is_no_request_to_end() -> None:
     mount = _Mount()
     daemon = _Daemon(_mounts(mount), _ends(137), _takes_over(mount), _unmounts, _ends(0))
-    keeper = Keeper(daemon, Restarts("always"), clock=lambda: daemon.now)
-    events = keeper.events()
+    restarter = Restarter(daemon, Restarts("always"), clock=lambda: daemon.now)
+    events = restarter.events()
     next(events)
-    keeper.hand_on(signal.SIGHUP)
+    restarter.hand_on(signal.SIGHUP)
     assert isinstance(next(events), Restarting)
 
 
@@ -257,7 +257,7 @@ def test_daemon_that_dies_each_time_is_given_up_at_the_deadline() -> None:
         daemon.end(3)
 
     daemon = _Daemon(_mounts(mount), _ends(3), *[late] * 20)
-    *events, last = _kept(daemon)
+    *events, last = _events(daemon)
     delays = [event.delay_s for event in events if isinstance(event, Restarting)]
     assert delays == [0.0, 0.5, 1.0, 2.0, 4.0, 8.0]
     assert isinstance(last, Finished)
@@ -274,7 +274,7 @@ def test_deadline_while_a_daemon_starts_ends_that_daemon() -> None:
         mount.state = "none"
 
     daemon = _Daemon(_mounts(mount), _ends(137), deadline)
-    *_, last = _kept(daemon)
+    *_, last = _events(daemon)
     assert isinstance(last, Finished)
     assert "no daemon has taken it over in time: SIGTERM ended" in str(last.error)
     assert "end processes" in daemon.log
@@ -291,7 +291,7 @@ def test_program_that_cannot_be_started_is_tried_again() -> None:
         restart()
 
     daemon.restart = starts  # type: ignore[method-assign]
-    events = [*_kept(daemon, "on-failure")]
+    events = [*_events(daemon, "on-failure")]
     assert [e for e in events if isinstance(e, Restarting)] == [
         Restarting("the daemon ended with status 1", 0.0),
         Restarting("daemon cannot be started: busy (ETXTBSY)", 0.5),
@@ -307,7 +307,7 @@ def test_other_options_end_it() -> None:
         daemon.new = [refused]
 
     daemon = _Daemon(_mounts(mount), _ends(137), refuses)
-    *_, last = _kept(daemon)
+    *_, last = _events(daemon)
     assert isinstance(last, Finished)
     assert str(last.error) == (
         "/mnt cannot be taken over: the daemon asks for other options: ro is new"
@@ -322,7 +322,7 @@ def test_processes_that_are_left_are_ended_before_a_start() -> None:
         mount.state = "dead"
 
     daemon = _Daemon(_mounts(mount), dies)
-    events = _kept(daemon)
+    events = _events(daemon)
     assert _kinds(itertools.islice(events, 2)) == ["Mount", "Restarting"]
     assert daemon.log == ["end processes"]
     assert daemon.now == 5.0
@@ -348,14 +348,14 @@ def test_daemon_in_the_background_counts_by_the_process_that_serves() -> None:
     ):
         mount.state = "serving"
         daemon = _Daemon(_mounts(mount), leaves, dies(status))
-        assert _kinds(itertools.islice(_kept(daemon, "on-failure"), 3)) == kinds
+        assert _kinds(itertools.islice(_events(daemon, "on-failure"), 3)) == kinds
 
 
 def test_each_of_several_mounts_is_awaited() -> None:
     one, two = _Mount("/one", 1), _Mount("/two", 2)
     steps = [_mounts(one), _mounts(two), _ends(137), _takes_over(one), _serves(one)]
     steps += [_takes_over(two), _serves(two), _unmounts, _ends(0)]
-    events = [*_kept(_Daemon(*steps))]
+    events = [*_events(_Daemon(*steps))]
     served = [event.mount for event in events if isinstance(event, Succeeded)]
     assert [m.mountpoint for m in served] == ["/one", "/two"]
 
@@ -364,30 +364,30 @@ def test_each_of_several_mounts_is_awaited() -> None:
     ("mount", "reason"),
     [
         (_Mount(because="stable_nodeids is not promised"), "stable_nodeids is not promised"),
-        (_Mount(connection=0, because="it is not to be kept"), "it mounts plain FUSE"),
+        (_Mount(connection=0, because="it is not wanted otherwise"), "it mounts plain FUSE"),
     ],
 )
 def test_mount_that_ends_with_its_daemon_prevents_restarts(mount: _Mount, reason: str) -> None:
     daemon = _Daemon(_mounts(_Mount("/other", 2)), _mounts(mount), _ends(137))
-    events = [*_kept(daemon)]
-    assert _kinds(iter(events)) == ["Mount", "Mount", "NotKept", "Finished"]
-    assert events[2] == NotKept(reason)
+    events = [*_events(daemon)]
+    assert _kinds(iter(events)) == ["Mount", "Mount", "NotRestarted", "Finished"]
+    assert events[2] == NotRestarted(reason)
     assert daemon.log[0] == "give up"
 
 
 def test_io_uring_is_noticed_a_while_after_the_mount(monkeypatch: pytest.MonkeyPatch) -> None:
     why = "its daemon receives requests by io_uring"
-    monkeypatch.setattr(keeping, "_why_it_ends", lambda mount: why)
+    monkeypatch.setattr(restarting, "_why_it_ends", lambda mount: why)
     daemon = _Daemon(_mounts(_Mount()), lambda daemon: setattr(daemon, "now", 1.0), _ends(137))
-    assert [*_kept(daemon)][1:] == [NotKept(why), Finished(137)]
+    assert [*_events(daemon)][1:] == [NotRestarted(why), Finished(137)]
 
 
-def test_program_that_mounts_eFuse_by_itself_is_not_kept() -> None:
+def test_program_that_mounts_eFuse_by_itself_is_not_restarted() -> None:
     def mounts(daemon: _Daemon) -> None:
         daemon.has_mounted = daemon.has_ended = True
 
-    events = [*_kept(_Daemon(mounts, _ends(0)))]
-    assert events == [NotKept("its program mounts eFuse by itself"), Left(0), Finished(0)]
+    events = [*_events(_Daemon(mounts, _ends(0)))]
+    assert events == [NotRestarted("its program mounts eFuse by itself"), Left(0), Finished(0)]
 
 
 def test_command_that_mounts_nothing_is_awaited_for_a_while() -> None:
@@ -395,7 +395,7 @@ def test_command_that_mounts_nothing_is_awaited_for_a_while() -> None:
         daemon.has_ended = True
 
     daemon = _Daemon(leaves)
-    assert [*_kept(daemon)] == [Finished(0)]
+    assert [*_events(daemon)] == [Finished(0)]
     assert daemon.now == 10.0
 
 
@@ -404,7 +404,7 @@ def test_mount_that_was_not_taken_over_waits_for_the_next_try() -> None:
     mount.state = "dead"
     daemon = _Daemon(_ends(1))
     daemon.mounts = [mount]
-    (last,) = _kept(daemon, None)
+    (last,) = _events(daemon, None)
     assert isinstance(last, Finished)
     assert str(last.error) == "/mnt was not taken over: the daemon ended with status 1"
     assert daemon.log == []

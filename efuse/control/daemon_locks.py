@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Which process attends to the daemon of a mount.
+"""Locks that tell which process attends to the daemon of a mount.
 
-A claim is a lock of flock(2) on a file of the connection in sysfs that only root can open. So no
-other user can have one, and it ends with its holder and with the connection.
+A lock is one of flock(2) on a file of the connection in sysfs that only root can open. So no other
+user can have one, and it ends with its holder and with the connection.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ import os
 from efuse.control.connection import Connection
 from efuse.errors import ControlError, reason
 
-__all__ = ["Claim", "claimed", "is_claimed"]
+__all__ = ["DaemonLock", "is_locked", "locked"]
 
 
-class Claim(enum.Enum):
-    """What a process does with the daemon of a mount. The value is the file that is locked."""
+class DaemonLock(enum.Enum):
+    """What the holder does with the daemon. The value is the file that is locked."""
 
-    KEEPING = "invalidate"
+    RESTARTING = "invalidate"
     """It starts the daemon again when it has ended, and answers its calls of umount(2)."""
 
     REPLACING = "abort"
     """It replaces the daemon by another one. No other process starts a daemon meanwhile."""
 
 
-def claimed(connection: Connection, claim: Claim) -> int:
-    """Claim a connection, and return a descriptor that holds the claim until it is closed.
+def locked(connection: Connection, lock: DaemonLock) -> int:
+    """Lock a connection, and return a descriptor that holds the lock until it is closed.
 
-    :raises ControlError: another process has this claim (EBUSY); this process is not root; or the
+    :raises ControlError: another process has the lock (EBUSY); this process is not root; or the
         connection no longer exists.
     """
     try:
-        fd = _locked(connection, claim, fcntl.LOCK_EX)
+        fd = _locked(connection, lock, fcntl.LOCK_EX)
     except OSError as error:
         raise ControlError(
             f"the daemon of connection {connection.id} cannot be attended to: {reason(error)}",
@@ -50,10 +50,10 @@ def claimed(connection: Connection, claim: Claim) -> int:
     return fd
 
 
-def is_claimed(connection: Connection, claim: Claim) -> bool:
-    """Tell whether a process has a claim; False also if this process may not know."""
+def is_locked(connection: Connection, lock: DaemonLock) -> bool:
+    """Tell whether a process has a lock; False also if this process may not know."""
     try:
-        fd = _locked(connection, claim, fcntl.LOCK_SH)
+        fd = _locked(connection, lock, fcntl.LOCK_SH)
     except OSError:  # it is not root, or the connection has ended
         return False
     if fd < 0:
@@ -62,9 +62,9 @@ def is_claimed(connection: Connection, claim: Claim) -> bool:
     return False
 
 
-def _locked(connection: Connection, claim: Claim, how: int) -> int:
+def _locked(connection: Connection, lock: DaemonLock, how: int) -> int:
     """Return a descriptor that holds the lock; -1 if another one holds it."""
-    fd = os.open(connection.path / claim.value, os.O_WRONLY | os.O_CLOEXEC)
+    fd = os.open(connection.path / lock.value, os.O_WRONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, how | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -23,14 +23,14 @@ from efuse.display import shown
 from efuse.errors import EfuseError, NotSupportedError
 from efuse.fs.background import leave
 from efuse.fs.forking import forked
-from efuse.supervisor import keeping
+from efuse.supervisor import restarting
 from efuse.supervisor.daemon_mount import DaemonMount
 from efuse.supervisor.forwarding import Forwarding
-from efuse.supervisor.keeping import Keeper
 from efuse.supervisor.policy import Restarts
+from efuse.supervisor.restarting import Restarter
 from efuse.supervisor.running import Running, mounted_nothing
 
-__all__ = ["keep", "start"]
+__all__ = ["start", "supervise"]
 
 _log = logging.getLogger("efuse.fs")
 
@@ -54,7 +54,7 @@ def start(daemon: Daemon, *, within_s: int, predecessor: DaemonMount | None = No
     )
 
 
-def keep(daemon: Daemon, policy: str | None, begin: Callable[[], Running]) -> NoReturn:
+def supervise(daemon: Daemon, policy: str | None, begin: Callable[[], Running]) -> NoReturn:
     """Attend to a daemon in a process of its own, and exit when this command is to return.
 
     :param policy: when the daemon is started again; None: never.
@@ -63,7 +63,7 @@ def keep(daemon: Daemon, policy: str | None, begin: Callable[[], Running]) -> No
     receive, send = os.pipe()
     with Forwarding() as forwarding:
 
-        def supervise() -> int:
+        def child() -> int:
             os.close(receive)
             try:
                 return _Supervision(daemon, policy, send).status(begin, forwarding)
@@ -71,7 +71,7 @@ def keep(daemon: Daemon, policy: str | None, begin: Callable[[], Running]) -> No
                 report(error, "efuse")
                 return error.exit_code
 
-        process = forked(supervise)
+        process = forked(child)
         os.close(send)
         forwarding.to(lambda number: os.kill(process, number))
         with os.fdopen(receive, "rb") as pipe:
@@ -97,11 +97,11 @@ class _Supervision:
         :raises EfuseError: it cannot be started, has mounted nothing, or has left its mounts.
         """
         running = begin()
-        keeper = Keeper(running, Restarts(self._policy))
-        forwarding.to(keeper.hand_on)
+        restarter = Restarter(running, Restarts(self._policy))
+        forwarding.to(restarter.hand_on)
         try:
-            for event in keeper.events():
-                if isinstance(event, keeping.Finished):
+            for event in restarter.events():
+                if isinstance(event, restarting.Finished):
                     return self._finished(running, event)
                 self._tell(event)
         except BaseException:
@@ -113,14 +113,14 @@ class _Supervision:
             running.detach()
         raise AssertionError("the last event is Finished")
 
-    def _finished(self, running: Running, event: keeping.Finished) -> int:
+    def _finished(self, running: Running, event: restarting.Finished) -> int:
         if event.error is not None:
             raise event.error
         if not running.has_mounted:
             raise mounted_nothing(running.command, event.status)
         return event.status
 
-    def _tell(self, event: keeping.Event) -> None:
+    def _tell(self, event: restarting.Event) -> None:
         name = self._daemon.name
         match event:
             case DaemonMount():
@@ -128,19 +128,19 @@ class _Supervision:
                     where = shown(event.mountpoint)
                     raise NotSupportedError(f"{where} cannot be accelerated: {event.reason}")
                 tell(describe(event))
-            case keeping.NotKept() if self._policy is not None:
+            case restarting.NotRestarted() if self._policy is not None:
                 _log.warning("%s will not be started again: %s", name, shown(event.reason))
-            case keeping.Restarting():
+            case restarting.Restarting():
                 how = shown(event.how)
                 _log.warning("%s: %s; it is started again in %s s", name, how, event.delay_s)
-            case keeping.Succeeded():
+            case restarting.Succeeded():
                 _log.warning(
                     "%s has a daemon again, after %d ms; %d requests have failed",
                     shown(event.mount.mountpoint),
                     event.record.gap_ms,
                     event.record.failed,
                 )
-            case keeping.Left():
+            case restarting.Left():
                 self._leave(event.status)
 
     def _leave(self, status: int) -> None:

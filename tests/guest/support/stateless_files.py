@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A pyfuse3 file system that keeps nothing in its process: another process can go on for it.
 
-As a program it serves MOUNTPOINT until that is unmounted: ``kept_files.py DIRECTORY MOUNTPOINT``,
+As a program, ``stateless_files.py DIRECTORY MOUNTPOINT`` serves MOUNTPOINT until that is unmounted,
 without the package efuse. The root holds the files f0 to f9, whose bytes are in the files 0 to 9 of
 DIRECTORY. The number of a file is 10 more, and so is the handle of its open files. DIRECTORY holds
 further files:
@@ -89,7 +89,7 @@ def main(directory: str, mountpoint: str) -> None:
             raise pyfuse3.FUSEError(errno.ENOENT)
 
         async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
-            if name != b"user.kept":
+            if name != b"user.text":
                 raise pyfuse3.FUSEError(pyfuse3.ENOATTR)
             return XATTR
 

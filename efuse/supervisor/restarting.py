@@ -20,7 +20,7 @@ from efuse.supervisor.children import GRACE_S
 from efuse.supervisor.daemon_mount import DaemonMount
 from efuse.supervisor.policy import End, Restarts
 
-__all__ = ["Event", "Finished", "Keeper", "Left", "NotKept", "Restarting", "Succeeded"]
+__all__ = ["Event", "Finished", "Left", "NotRestarted", "Restarter", "Restarting", "Succeeded"]
 
 # How long what is left of a daemon may take to end by itself, in seconds.
 _LEFT_S = 5.0
@@ -29,7 +29,7 @@ _LOOK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class NotKept:
+class NotRestarted:
     """The daemon will not be started again.
 
     :ivar reason: why, in a few words.
@@ -86,7 +86,7 @@ class Finished:
     error: MountError | None = None
 
 
-Event = DaemonMount | NotKept | Left | Restarting | Succeeded | Finished
+Event = DaemonMount | NotRestarted | Left | Restarting | Succeeded | Finished
 
 
 class _Runs(Protocol):
@@ -112,7 +112,7 @@ class _Runs(Protocol):
     def restart(self) -> None: ...
 
 
-class Keeper:
+class Restarter:
     """Keeps a daemon running.
 
     :param running: the daemon, which was just started. If it has mounts already, it is to take them
@@ -200,7 +200,7 @@ class Keeper:
     def _waits(self) -> bool:
         """Whether there are mounts, and each waits for a successor."""
         mounts = self._running.mounts
-        return bool(mounts) and all(m.is_kept and m.daemon == "dead" for m in mounts)
+        return bool(mounts) and all(m.outlives_daemon and m.daemon == "dead" for m in mounts)
 
     @property
     def _end(self) -> End:
@@ -297,15 +297,15 @@ class Keeper:
             self._awaited.append(mount)
             return
         yield mount
-        if not mount.is_kept:
+        if not mount.outlives_daemon:
             why = mount.ends_because if mount.connection else "it mounts plain FUSE"
-            yield from self._not_kept(why)
+            yield from self._not_restarted(why)
 
-    def _not_kept(self, why: str) -> Iterator[Event]:
+    def _not_restarted(self, why: str) -> Iterator[Event]:
         if not self._ends_because:
             self._ends_because = why
             self._running.give_up()
-            yield NotKept(why)
+            yield NotRestarted(why)
 
     def _look(self) -> Iterator[Event]:
         """Look at the state of processes and mounts."""
@@ -325,13 +325,13 @@ class Keeper:
             self._is_in_background = True
             self._holders |= running.holders()
             if not running.mounts:
-                yield from self._not_kept("its program mounts eFuse by itself")
+                yield from self._not_restarted("its program mounts eFuse by itself")
             yield Left(running.status)
         if not self._has_looked and self._after(self._since_s, _LOOK_S) == 0:
             self._has_looked = True
             for mount in running.mounts:
-                if mount.is_kept and (why := _why_it_ends(mount)):
-                    yield from self._not_kept(why)
+                if mount.outlives_daemon and (why := _why_it_ends(mount)):
+                    yield from self._not_restarted(why)
 
     @property
     def _serves_in_background(self) -> bool:
