@@ -100,10 +100,7 @@ class _Supervision:
         restarter = Restarter(running, Restarts(self._policy))
         forwarding.to(restarter.hand_on)
         try:
-            for event in restarter.events():
-                if isinstance(event, restarting.Finished):
-                    return self._finished(running, event)
-                self._tell(event)
+            finished = self._finished(restarter)
         except BaseException:
             running.give_up()
             running.end_processes()
@@ -111,14 +108,18 @@ class _Supervision:
         finally:
             running.unmount_dead()
             running.detach()
-        raise AssertionError("the last event is Finished")
-
-    def _finished(self, running: Running, event: restarting.Finished) -> int:
-        if event.error is not None:
-            raise event.error
+        if finished.error is not None:
+            raise finished.error
         if not running.has_mounted:
-            raise mounted_nothing(running.command, event.status)
-        return event.status
+            raise mounted_nothing(running.command, finished.status)
+        return finished.status
+
+    def _finished(self, restarter: Restarter) -> restarting.Finished:
+        for event in restarter.events():
+            if isinstance(event, restarting.Finished):
+                return event
+            self._tell(event)
+        raise AssertionError("the last event is Finished")
 
     def _tell(self, event: restarting.Event) -> None:
         name = self._daemon.name
@@ -132,7 +133,8 @@ class _Supervision:
                 _log.warning("%s will not be started again: %s", name, shown(event.reason))
             case restarting.Restarting():
                 how = shown(event.how)
-                _log.warning("%s: %s; it is started again in %s s", name, how, event.delay_s)
+                delay_s = f"{event.delay_s:g}"
+                _log.warning("%s: %s; it is started again in %s s", name, how, delay_s)
             case restarting.Succeeded():
                 _log.warning(
                     "%s has a daemon again, after %d ms; %d requests have failed",

@@ -140,9 +140,8 @@ class Answering:
             if error.errno not in _OF_CALLER:
                 raise
             report, fds = reports.Leave(), []
-        if isinstance(report, reports.Plain) and uncovered:
-            # It would be seen in the namespace of the daemon alone.
-            report = reports.Unfit(report.path, report.reason)
+        if uncovered:
+            report = _outside(report)
         reports.send(self._supervisor, report, fds)
 
     def _unreadable(self) -> reports.Report:
@@ -509,6 +508,15 @@ def _attached(mount: DetachedMount, where: int, *, of_mount: bool = False) -> re
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from error
         raise
     return reports.Attached()
+
+
+def _outside(report: reports.Report) -> reports.Report:
+    """Return the answer to a successor: what the kernel mounts, only it would see."""
+    if isinstance(report, reports.Plain):
+        return reports.Unfit(report.path, report.reason)
+    if isinstance(report, reports.Leave) and report.uses_efuse:
+        return reports.Unfit("the mount", "the program mounts eFuse by itself")
+    return report
 
 
 def _unfit(known: Known, facts: reports.Facts, path: str) -> tuple[reports.Unfit] | None:

@@ -81,8 +81,8 @@ class DaemonMount:
 
         :param seconds: how long callers wait for a successor.
         """
-        connection = Connection(self.connection)
         try:
+            connection = Connection(self.connection)
             self.ends_because = why_it_ends(connection)
             if not self.ends_because:
                 self._lock_fd = locked(connection, DaemonLock.RESTARTING)

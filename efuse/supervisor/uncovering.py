@@ -40,7 +40,11 @@ def uncover(connections: Collection[int]) -> None:
     _checked(_libc.mount(None, b"/", None, ctypes.c_ulong(_MS_REC | _MS_SLAVE), None))
     tried: set[int] = set()
     # The first is the outermost: the way to the others may lead through it, and they go with it.
-    while left := [m for m in mounts() if m.connection in connections and m.mount_id not in tried]:
+    while left := [
+        mount
+        for mount in mounts(fuse=True)
+        if mount.connection in connections and mount.mount_id not in tried
+    ]:
         tried.add(left[0].mount_id)
         path = left[0].mountpoint
         with contextlib.suppress(FileNotFoundError):
