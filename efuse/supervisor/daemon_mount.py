@@ -59,8 +59,9 @@ class DaemonMount:
     ends_because: str = "it is not wanted otherwise"
     is_refused: bool = False
     _lock_fd: int = -1
-    # Another thread may ask about the mount while it is released.
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    # Another thread may ask about the mount while it is released, and the handler of a signal may
+    # give it up.
+    _lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
 
     def begin(self, connection: int, attach: Callable[[int], Acceleration]) -> None:
         """Attach handlers to its connection, which cannot be reached yet. Note why not otherwise.

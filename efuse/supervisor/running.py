@@ -264,8 +264,16 @@ class Running:
             mount.give_up()
 
     def holders(self) -> set[int]:
-        """Return the processes of the daemon that have /dev/efuse open."""
-        return {pid for pid in self._processes() if has_open(Path(f"/proc/{pid}"), str(DEVICE))}
+        """Return the processes in the background that have /dev/efuse open."""
+        found = self._processes() - {self.process.pid}
+        return {pid for pid in found if has_open(Path(f"/proc/{pid}"), str(DEVICE))}
+
+    def lingers(self, processes: set[int]) -> bool:
+        """Tell whether one of some processes of the daemon is there, or its status not known yet.
+
+        A process leaves its filter before it closes its files, and then waits for its parent.
+        """
+        return any(Path(f"/proc/{pid}").exists() for pid in processes - self.ended.keys())
 
     def unmount_dead(self) -> None:
         """Unmount the mounts of this daemon that no process serves any more."""

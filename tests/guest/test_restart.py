@@ -254,8 +254,8 @@ def test_daemon_that_ends_at_each_start_is_given_up(files: Path, mountpoint: Pat
     options = ("--restart-within", "3", *RESTARTED)
     with supervised(*words, at=mountpoint, options=options) as (process, connection):
         (files / "fails").write_text("7")
+        kill(connection)
         with running(force_stat, mountpoint / "f0") as call:
-            kill(connection)
             status, _, err = process.ended()
             with pytest.raises(OSError) as raised:
                 call.result()

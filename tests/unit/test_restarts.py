@@ -91,6 +91,7 @@ class _Daemon:
         self.mounts: list[DaemonMount] = []
         self.has_mounted = self.has_ended = self.is_gone = False
         self.ended: dict[int, int] = {}
+        self.has_zombies = False
         self.status = 0
         self.now = 0.0
         self.log: list[str] = []
@@ -125,6 +126,9 @@ class _Daemon:
 
     def holders(self) -> set[int]:
         return {7}
+
+    def lingers(self, processes: set[int]) -> bool:
+        return self.has_zombies and not processes <= self.ended.keys()
 
     def hand_on(self, number: int) -> None:
         self.log.append(f"signal {number}")
@@ -349,6 +353,26 @@ def test_daemon_in_the_background_counts_by_the_process_that_serves() -> None:
         mount.state = "serving"
         daemon = _Daemon(_mounts(mount), leaves, dies(status))
         assert _kinds(itertools.islice(_events(daemon, "on-failure"), 3)) == kinds
+
+
+def test_status_of_a_process_in_the_background_is_awaited() -> None:
+    """It leaves its filter, closes its files, and is reaped, in this order."""
+    mount = _Mount()
+
+    def leaves(daemon: _Daemon) -> None:
+        daemon.has_ended = True
+
+    def dies(daemon: _Daemon) -> None:
+        daemon.has_zombies = True
+        daemon.end(0)
+
+    def is_reaped(daemon: _Daemon) -> None:
+        daemon.ended = {7: 0}
+
+    daemon = _Daemon(_mounts(mount), leaves, dies, is_reaped)
+    wait = daemon.wait
+    daemon.wait = lambda left_s: wait(None)  # type: ignore[method-assign]
+    assert _kinds(_events(daemon, "on-failure")) == ["Mount", "Left", "Finished"]
 
 
 def test_each_of_several_mounts_is_awaited() -> None:
