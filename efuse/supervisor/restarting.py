@@ -127,7 +127,7 @@ class Restarter:
     ) -> None:
         self._running, self._restarts, self._clock = running, restarts, clock
         self._was_asked = False
-        self._ends_because = ""
+        self._ends_because = self._last_end = ""
         self._refusal: MountError | None = None
         # A mount that this object was given waits for the next try.
         self._may_give_up = not running.mounts
@@ -139,7 +139,7 @@ class Restarter:
         self._served: list[DaemonMount] = []
         self._awaited: list[DaemonMount] = []
         self._holders: set[int] = set()
-        self._is_in_background = self._has_looked = False
+        self._is_in_background = self._has_looked = self._is_ended_here = False
         self._not_started = ""
         self._since_s: float | None = None
         self._lost_s: float | None = None
@@ -160,7 +160,8 @@ class Restarter:
             delay_s = self._restarts.delay_after(self._end)
             if delay_s is None:
                 break
-            yield Restarting(self._how, delay_s)
+            self._last_end = self._how
+            yield Restarting(self._last_end, delay_s)
             if not self._has_waited(delay_s):
                 break
             self._begin()
@@ -183,6 +184,7 @@ class Restarter:
             yield from self._look()
             if self._refusal or self._is_late or self._has_nothing_to_serve:
                 if not self._running.is_gone:
+                    self._is_ended_here = True
                     self._running.end_processes()
                 return
 
@@ -242,11 +244,13 @@ class Restarter:
         left = [mount for mount in self._running.mounts if mount.is_mounted]
         if self._was_asked or self._served or not (self._predecessors and left):
             return None
-        where = left[0].mountpoint
+        where, how = left[0].mountpoint, self._how
         if left[0].daemon != "none":
-            return MountError(f"{where} was not taken over: {self._how}")
+            return MountError(f"{where} was not taken over: {how}")
+        if self._is_ended_here:  # too late
+            how = self._last_end
         return MountError(
-            f"{where} has ended, because no daemon has taken it over in time: {self._how}",
+            f"{where} has ended, because no daemon has taken it over in time: {how}",
             hint="see the messages of the daemon",
         )
 

@@ -280,7 +280,7 @@ def test_deadline_while_a_daemon_starts_ends_that_daemon() -> None:
     daemon = _Daemon(_mounts(mount), _ends(137), deadline)
     *_, last = _events(daemon)
     assert isinstance(last, Finished)
-    assert "no daemon has taken it over in time: SIGTERM ended" in str(last.error)
+    assert "no daemon has taken it over in time: SIGKILL ended" in str(last.error)
     assert "end processes" in daemon.log
 
 
