@@ -11,7 +11,7 @@ from pathlib import Path
 
 from efuse.control.mounts import Mount
 
-__all__ = ["command_of", "has_open", "holders", "serving"]
+__all__ = ["command_of", "connection_of", "has_open", "holders", "serving"]
 
 _PROC = Path("/proc")
 
@@ -51,7 +51,7 @@ def _connections_of(process: Path) -> set[int]:
     with contextlib.suppress(OSError):
         for fd in (process / "fd").iterdir():
             with contextlib.suppress(OSError):  # it was closed meanwhile
-                if str(fd.readlink()) == "/dev/efuse" and (number := _connection_of(fd)):
+                if str(fd.readlink()) == "/dev/efuse" and (number := connection_of(fd)):
                     found.add(number)
     return found
 
@@ -91,11 +91,15 @@ def command_of(mount: Mount, *, proc: Path = _PROC) -> list[str] | None:
 
 
 def _serves(fd: Path, connection: int, device: str) -> bool:
-    return str(fd.readlink()) == device and _connection_of(fd) in (None, connection)
+    return str(fd.readlink()) == device and connection_of(fd) in (None, connection)
 
 
-def _connection_of(fd: Path) -> int | None:
-    """Return the connection that a descriptor serves; None if the kernel does not show it."""
+def connection_of(fd: Path) -> int | None:
+    """Return the connection that a descriptor serves; None if the kernel does not show it.
+
+    :param fd: path of the descriptor in /proc.
+    :raises OSError: it was closed meanwhile.
+    """
     info = (fd.parent.parent / "fdinfo" / fd.name).read_text()
     told = re.search(r"^fuse_connection:\s*([0-9]+)$", info, re.MULTILINE)
     return int(told[1]) if told else None

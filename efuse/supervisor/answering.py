@@ -51,7 +51,7 @@ from efuse.supervisor.notifications import (
     is_clone,
 )
 from efuse.supervisor.sharing import is_same_file, own
-from efuse.supervisor.succeeding import Known, known_at, released, take_over, unmount
+from efuse.supervisor.succeeding import Known, device_of, known_at, take_over, unmount
 from efuse.supervisor.swapping import Swap, is_in_use, obstacle_of
 from efuse.supervisor.uncovering import namespace_of
 
@@ -339,9 +339,12 @@ class Answering:
             return (reports.Failed(error.errno or errno.EIO),)
 
     def _take_over_instead(self, known: Known, connection: int, where: int) -> _Found:
-        """Let a successor take over a mount in place of one that it has made by fsopen(2)."""
+        """Let a successor take over a mount in place of one that it has made by fsopen(2).
+
+        That one ends with its only descriptors, which are replaced.
+        """
         number = self._situation.device_number
-        at = released(self._caller, connection, number)
+        at = device_of(self._caller, connection, number)
         return take_over(known, Swap(self._caller, at, self._situation.device, number), where)
 
     def _umount(self) -> _Found:

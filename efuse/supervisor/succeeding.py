@@ -15,6 +15,7 @@ from pathlib import Path
 
 from efuse.control import Connection
 from efuse.control.daemon_locks import DaemonLock, is_locked
+from efuse.control.daemons import connection_of
 from efuse.control.mounts import number_at
 from efuse.control.takeover import take_over as take_over_by
 from efuse.errors import ControlError
@@ -22,9 +23,9 @@ from efuse.supervisor import reports
 from efuse.supervisor.asking import Asked
 from efuse.supervisor.caller import Caller
 from efuse.supervisor.detached import DetachedMount
-from efuse.supervisor.swapping import Swap, is_in_use
+from efuse.supervisor.swapping import Swap
 
-__all__ = ["Known", "known_at", "released", "take_over", "unmount"]
+__all__ = ["Known", "device_of", "known_at", "take_over", "unmount"]
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -79,21 +80,14 @@ def take_over(known: Known, swap: Swap, where: int) -> tuple[reports.TakenOver, 
     return reports.TakenOver(known.connection, swap.places), swap.ours, swap.before
 
 
-def released(caller: Caller, connection: int, number: int) -> int:
-    """End a new connection that a caller has made, and return its descriptor of it.
-
-    Nothing tells which connection a descriptor of /dev/efuse belongs to, before Linux 6.17. But all
-    see that their connection has ended.
+def device_of(caller: Caller, connection: int, number: int) -> int:
+    """Return a caller's descriptor of a connection that it has made.
 
     :param number: number of /dev/efuse, as in ``st_rdev``.
     :raises OSError: EBADF: the caller has no such descriptor.
-    :raises ControlError: the connection cannot be ended.
     """
-    copies = {fd: caller.descriptor(fd) for fd in caller.devices(number)}
-    serving = [fd for fd, copy in copies.items() if is_in_use(copy)]
-    Connection(connection).abort()
-    for fd in serving:
-        if not is_in_use(copies[fd]):
+    for fd in caller.devices(number):
+        if connection_of(caller.proc / "fd" / str(fd)) == connection:
             return fd
     raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 

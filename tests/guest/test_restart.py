@@ -251,7 +251,7 @@ def test_each_mount_of_a_daemon_is_taken_over(way: str, raw: Path, tmp_path: Pat
 
 def test_daemon_that_ends_at_each_start_is_given_up(files: Path, mountpoint: Path) -> None:
     words = stateless_files.command(files, mountpoint)
-    options = ("--restart-within", "3", *RESTARTED)
+    options = ("--restart-within", "10", *RESTARTED)
     with supervised(*words, at=mountpoint, options=options) as (process, connection):
         (files / "fails").write_text("7")
         kill(connection)
@@ -323,6 +323,14 @@ def test_mount_by_the_helper_is_taken_over(tmp_path: Path, mountpoint: Path) -> 
         assert (mountpoint / "f").read_bytes() == b"data"
         process.end(signal.SIGTERM)
     assert not mounted(mountpoint)
+
+
+def test_option_of_a_mount_sets_how_long_callers_wait(files: Path, mountpoint: Path) -> None:
+    run_efuse("mount", "passthrough", files, mountpoint, "-o", "recovery=60")
+    try:
+        assert Connection(find(mountpoint).connection).recovery == 60
+    finally:
+        unmount(str(mountpoint))
 
 
 def test_programs_do_not_notice_a_takeover(files: Path, mountpoint: Path) -> None:
