@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import socket
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
@@ -46,17 +47,24 @@ def launch(
     environment: Mapping[str, str],
     streams: Mapping[str, Any],
     *,
-    uncovered: Collection[int] = (),
-    unmounting: bool = False,
+    uncovered: Collection[int],
+    unmounting: bool,
+    most_descriptors: tuple[int, int],
 ) -> Launched:
     """Start *command* with the filter of `efuse.supervisor.notifications`.
 
     :param streams: its ``stdin``, ``stdout`` and ``stderr``, as for `subprocess.Popen`.
     :param uncovered: connections whose mounts it is to take over, see `uncover`.
     :param unmounting: whether its system calls that unmount wait for an answer, too.
+    :param most_descriptors: its limits of descriptors, soft and hard.
     :raises MountError: the command cannot be started; or no filter can be installed, because the
         kernel has no such filters, or because another program has installed one already (EBUSY).
     """
+
+    def prepare() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, most_descriptors)
+        _prepare(its, uncovered, unmounting=unmounting)
+
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours:
         try:
@@ -66,7 +74,7 @@ def launch(
                     env=dict(environment),
                     **streams,
                     close_fds=False,  # those that are inheritable are meant for the daemon
-                    preexec_fn=lambda: _prepare(its, uncovered, unmounting=unmounting),
+                    preexec_fn=prepare,
                 )
         except (OSError, subprocess.SubprocessError) as error:
             raise _not_started(command[0], error, ours) from error

@@ -87,6 +87,7 @@ class Running:
         self.command, self._streams = command, streams
         self._environment = _environment(channels=channels)
         self._recovery_s, self._poll = recovery_s, select.poll()
+        self._most_descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._watched: set[int] = set()
         self._states: list[tuple[int, str]] = []
         self.ended: dict[int, int] = {}
@@ -128,6 +129,7 @@ class Running:
             self._streams,
             uncovered=[mount.connection for mount in predecessors],
             unmounting=self._recovery_s > 0,
+            most_descriptors=self._most_descriptors,
         )
         with contextlib.ExitStack() as stack:
             stack.callback(launched.listener.close)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -107,6 +108,23 @@ def test_signal_reaches_the_background_although_the_end_of_the_first_process_is_
         began = time.monotonic()
         assert [*running.events()] == [Ended(0)]
         assert time.monotonic() - began < 8
+
+
+def test_daemon_that_is_started_again_has_the_limits_of_the_first(tmp_path: Path) -> None:
+    """The supervisor raises its own limit of descriptors."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before[0] - 1, before[1]))
+    try:
+        script = 'ulimit -Sn >> "$0"'
+        running = Running(["sh", "-c", script, str(tmp_path / "limits")], None, adopt=True)
+        with contextlib.closing(running):
+            assert [*running.events()] == [Ended(0)]
+            running.restart()
+            assert [*running.events()] == [Ended(0)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    first, second = (tmp_path / "limits").read_text().split()
+    assert first == second == str(before[0] - 1)
 
 
 def test_process_in_the_background_is_awaited(tmp_path: Path) -> None:
