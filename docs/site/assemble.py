@@ -28,6 +28,7 @@ _NAVIGATION = {
         "watching",
         "tracing",
         "monitoring",
+        "recovery",
         "troubleshooting",
     ],
     "Examples": [

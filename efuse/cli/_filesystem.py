@@ -91,12 +91,14 @@ class Request:
     plain: bool = False
     require: bool = False
     channels: bool = True
+    recovery: int = 0
+    """How long callers wait for a successor when the process has died, in seconds."""
 
     def take(self, options: Iterable[str], *, is_sloppy: bool = False) -> None:
         """Sort mount *options* into eFuse's own and those of the mount.
 
         eFuse's own are arg=NAME=VALUE, consistency=, data_cache=, max_request=, max_readdir=,
-        plain, require, no_channels and no_default_permissions.
+        recovery=, plain, require, no_channels and no_default_permissions.
 
         :param is_sloppy: ignore unknown options instead of failing.
         :raises UsageError: the value of one of eFuse's own is not valid, or an option is unknown.
@@ -117,6 +119,8 @@ class Request:
                 self.consistency = value
             elif name in _SIZES:
                 setattr(self, name, _size(name, value))
+            elif name == "recovery":
+                self.recovery = _seconds(name, value)
             elif name == "arg":
                 self.add_argument(value)
             else:
@@ -199,6 +203,12 @@ def _size(name: str, value: str) -> int:
         return parse_size(value)
     except ValueError as error:
         raise UsageError(f"{name} cannot be used: {error} (EINVAL)", hint=f"{name}=8M") from error
+
+
+def _seconds(name: str, value: str) -> int:
+    if not (value.isascii() and value.isdecimal()):
+        raise UsageError(f"{name} cannot be {value!r} (EINVAL)", hint=f"{name}=60")
+    return int(value)
 
 
 def data_cache_capacity(size: int) -> dict[str, int]:

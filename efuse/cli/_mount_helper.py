@@ -35,8 +35,8 @@ def _request(spec: str) -> Request:
     "options",
     multiple=True,
     metavar="OPTION,...",
-    help="Mount options; consistency=, data_cache=, max_request=, max_readdir=, plain, require, "
-    "no_channels, no_default_permissions, arg=NAME=VALUE.",
+    help="Mount options; consistency=, data_cache=, max_request=, max_readdir=, recovery=, plain, "
+    "require, no_channels, no_default_permissions, arg=NAME=VALUE.",
 )
 @click.option("-s", "sloppy", is_flag=True, help="Ignore unknown options.")
 @click.option("-f", "fake", is_flag=True, help="Do everything except mount.")

@@ -10,7 +10,7 @@ __all__ = ["check", "complete", "is_for_mount"]
 
 # Options of eFuse itself.
 _OWN = {"no_channels", "no_default_permissions", "plain", "require"}
-_OWN_WITH_VALUE = {"arg", "consistency", "data_cache", "max_readdir", "max_request"}
+_OWN_WITH_VALUE = {"arg", "consistency", "data_cache", "max_readdir", "max_request", "recovery"}
 
 # What /etc/fstab may hold besides the file system's own options.
 _FOR_MOUNT = {

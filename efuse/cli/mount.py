@@ -147,6 +147,7 @@ def mount(request: Request, mountpoint: str, *, foreground: bool, as_json: bool)
         plain=request.plain,
         required=request.require,
         channels=request.channels,
+        recovery=request.recovery,
         daemonize=True,
     )
     if as_json:
@@ -187,6 +188,7 @@ def _serve_here(request: Request, mountpoint: str, as_json: bool) -> None:
             plain=request.plain,
             required=request.require,
             channels=request.channels,
+            recovery=request.recovery,
             task_status=Said(),
         )
 

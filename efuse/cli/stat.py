@@ -43,7 +43,7 @@ from efuse.tables.grid import Column, cells
 from efuse.tables.path_table import PATHS, TOTAL_HEADERS, total_row
 from efuse.tables.rows import Row, mount_name
 from efuse.tables.spark import bar
-from efuse.tables.words import bucket_words, state_words, transport_words
+from efuse.tables.words import bucket_words, daemon_words, state_words, transport_words
 from efuse.units import count, duration, share
 
 __all__ = ["cli"]
@@ -253,6 +253,8 @@ def _print_opcodes(sample: stats.Sample, transports: Mapping[int, str]) -> None:
             _print_latencies(sample)
         return
     echo(f"transport: {shown(transports[sample.connection])}")
+    if words := daemon_words(sample):
+        echo(f"daemon: {words}")
     headers = ("OPCODE", "REQUESTS", "HITS", "HIT", "REFUSED", "DAEMON", "ERRORS", "WHY PASSED")
     rows = []
     for opcode, c in [*sorted(sample.opcodes.items()), ("total", sample.total)]:

@@ -4,6 +4,7 @@
 from efuse.control.attributes import Attribute
 from efuse.control.connection import (
     CONSISTENCY,
+    MOST_RECOVERY_S,
     PATHS,
     ROOT,
     Connection,
@@ -19,6 +20,7 @@ from efuse.control.mounts import Mount, all_mounts, find, mounts
 __all__ = [
     "CONSISTENCY",
     "FUSECTL",
+    "MOST_RECOVERY_S",
     "PATHS",
     "ROOT",
     "Attribute",

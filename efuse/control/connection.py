@@ -21,6 +21,7 @@ from efuse.errors import ControlError, reason
 
 __all__ = [
     "CONSISTENCY",
+    "MOST_RECOVERY_S",
     "PATHS",
     "ROOT",
     "Connection",
@@ -35,6 +36,9 @@ ROOT = Path("/sys/fs/efuse")
 
 CONSISTENCY = ("strict", "ttl", "cto", "exclusive")
 """Consistency modes: how long the kernel may use what the daemon answered (docs/sysfs.md)."""
+
+MOST_RECOVERY_S = 86400
+"""How long callers can wait for a successor of a daemon at most, in seconds."""
 
 PATHS = ("daemon", "direct", "cache", "device")
 """Paths that a READ or WRITE can take. The directories of ``paths/`` have these names."""
@@ -152,7 +156,7 @@ class Connection:
     recovery = count(
         "how long callers wait for a successor of a daemon that has died; 0: not at all",
         unit="seconds",
-        most=86400,
+        most=MOST_RECOVERY_S,
         default=0,
     )
     daemon = text(

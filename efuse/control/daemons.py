@@ -11,7 +11,7 @@ from pathlib import Path
 
 from efuse.control.mounts import Mount
 
-__all__ = ["command_of", "serving"]
+__all__ = ["command_of", "connection_of", "has_open", "holders", "serving"]
 
 _PROC = Path("/proc")
 
@@ -19,8 +19,9 @@ _PROC = Path("/proc")
 def serving(connection: int, device: str, *, proc: Path = _PROC) -> Iterator[Path]:
     """Yield the directory in /proc of each process that may serve a connection.
 
-    That is one with *device* open. Older kernels, such as 6.12, do not show which connection a
-    descriptor serves: then, daemons of other connections are among them.
+    That is one with *device* open. Kernels before 6.17 do not show which connection a descriptor of
+    /dev/fuse serves: then, daemons of other connections are among them. The module shows it for
+    each of /dev/efuse.
 
     :param connection: number of the connection.
     :param device: ``/dev/fuse`` or ``/dev/efuse``.
@@ -30,6 +31,43 @@ def serving(connection: int, device: str, *, proc: Path = _PROC) -> Iterator[Pat
             with contextlib.suppress(OSError):
                 if any(_serves(fd, connection, device) for fd in (process / "fd").iterdir()):
                     yield process
+
+
+def holders(connection: int, *, proc: Path = _PROC) -> set[int]:
+    """Return the processes that certainly serve an eFuse connection.
+
+    :param connection: number of the connection.
+    """
+    return {
+        int(process.name)
+        for process in proc.iterdir()
+        if process.name.isdecimal() and connection in _connections_of(process)
+    }
+
+
+def _connections_of(process: Path) -> set[int]:
+    """Return the connections that a process serves, as far as its descriptors show them."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for fd in (process / "fd").iterdir():
+            with contextlib.suppress(OSError):  # it was closed meanwhile
+                if str(fd.readlink()) == "/dev/efuse" and (number := connection_of(fd)):
+                    found.add(number)
+    return found
+
+
+def has_open(process: Path, device: str) -> bool:
+    """Tell whether a process has a device open; False also if this process may not see it.
+
+    :param process: its directory in /proc.
+    :param device: ``/dev/fuse`` or ``/dev/efuse``.
+    """
+    with contextlib.suppress(OSError):
+        for fd in (process / "fd").iterdir():
+            with contextlib.suppress(OSError):  # it was closed meanwhile
+                if str(fd.readlink()) == device:
+                    return True
+    return False
 
 
 def command_of(mount: Mount, *, proc: Path = _PROC) -> list[str] | None:
@@ -53,11 +91,18 @@ def command_of(mount: Mount, *, proc: Path = _PROC) -> list[str] | None:
 
 
 def _serves(fd: Path, connection: int, device: str) -> bool:
-    if str(fd.readlink()) != device:
-        return False
+    return str(fd.readlink()) == device and connection_of(fd) in (None, connection)
+
+
+def connection_of(fd: Path) -> int | None:
+    """Return the connection that a descriptor serves; None if the kernel does not show it.
+
+    :param fd: path of the descriptor in /proc.
+    :raises OSError: it was closed meanwhile.
+    """
     info = (fd.parent.parent / "fdinfo" / fd.name).read_text()
     told = re.search(r"^fuse_connection:\s*([0-9]+)$", info, re.MULTILINE)
-    return told is None or int(told[1]) == connection
+    return int(told[1]) if told else None
 
 
 def _user_of(process: Path) -> int:

@@ -121,13 +121,36 @@ _MOUNTS = (
         Kind.INFO,
         Scope.MOUNT,
         "State of the mount as labels; the value is always 1",
-        {name: name for name in ("state", "ops", "consistency", "exit_info")},
+        {name: name for name in ("state", "ops", "consistency", "exit_info", "daemon")},
     ),
     _counter(
         "program_sets_attached",
         Scope.MOUNT,
         "enable_seq",
         "Program sets attached since the mount; a replacement counts",
+    ),
+    _gauge(
+        "recovery_seconds",
+        Scope.MOUNT,
+        "recovery",
+        "How long callers wait for a successor of a daemon that has died; 0: not at all",
+    ),
+    _counter("successors", Scope.MOUNT, "incarnation", "Daemons that have taken the mount over"),
+    _gauge(
+        "last_end_timestamp_seconds",
+        Scope.MOUNT,
+        "last_end.time",
+        "When the last daemon died that left the mount, since 1970; 0: none has",
+    ),
+    *(
+        _gauge(f"last_end_{name}", Scope.MOUNT, f"last_end.{field}", doc)
+        for name, field, doc in (
+            ("lost_requests", "lost", "Requests that this daemon had not answered"),
+            ("resent_requests", "resent", "Requests that were sent again after its end"),
+            ("settled_requests", "settled", "Requests that were found to be carried out"),
+            ("failed_requests", "failed", "Requests that have failed because of its end"),
+            ("gap_seconds", "gap_ns", "How long no daemon served after its end"),
+        )
     ),
     _gauge("waiting_requests", Scope.MOUNT, "waiting", "Requests in flight at the daemon"),
     _gauge(

@@ -73,6 +73,7 @@ def start(
     plain: bool = False,
     required: bool = False,
     channels: bool = True,
+    recovery: int = 0,
     daemonize: bool = False,
 ) -> Mounted:
     """Serve a file system in a child process, and return once it is mounted.
@@ -85,7 +86,9 @@ def start(
     :returns: a description of the mount.
     :raises EfuseError: the file system could not be mounted, or *make* failed.
     """
-    run = functools.partial(serve, plain=plain, required=required, channels=channels)
+    run = functools.partial(
+        serve, plain=plain, required=required, channels=channels, recovery=recovery
+    )
     receive, send = os.pipe()
     with _handing_on() as started:
 
@@ -175,6 +178,7 @@ def mount(
     plain: bool = False,
     required: bool = False,
     channels: bool = True,
+    recovery: int = 0,
 ) -> Iterator[Mounted]:
     """Mount *operations* on *mountpoint* for the length of a ``with`` block.
 
@@ -195,6 +199,7 @@ def mount(
         plain=plain,
         required=required,
         channels=channels,
+        recovery=recovery,
     )
     status = 0
     try:

@@ -18,10 +18,17 @@ from typing import TYPE_CHECKING, cast
 import pyfuse3
 import trio
 
-from efuse.control import ROOT, find
+from efuse.control import MOST_RECOVERY_S, ROOT, Connection, find
 from efuse.control.fusectl import FUSECTL
 from efuse.display import shown
-from efuse.errors import ControlError, EfuseError, MountError, NotSupportedError, reason
+from efuse.errors import (
+    ControlError,
+    EfuseError,
+    MountError,
+    NotSupportedError,
+    UsageError,
+    reason,
+)
 from efuse.fs.channel import SessionChannel
 from efuse.fs.ending import GRACE_S, Ending
 from efuse.fs.guard import Guard
@@ -60,6 +67,7 @@ async def serve(
     plain: bool = False,
     required: bool = False,
     channels: bool = True,
+    recovery: int = 0,
     task_status: trio.TaskStatus[State] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Mount *operations* on *mountpoint* and serve it until it is unmounted.
@@ -82,17 +90,27 @@ async def serve(
     :param required: whether to fail if the mount cannot be accelerated.
     :param channels: whether requests come through shared memory, if the kernel and libfuse support
         it (``operations.efuse.channels``). ``EFUSE_CHANNELS=0`` in the environment prevents it.
+    :param recovery: how long callers wait for a successor if this process dies, in seconds. Not on
+        plain FUSE, and only if *operations* promises ``stable_nodeids``.
+    :raises UsageError: *recovery* is out of its range.
     :raises MountError: the file system cannot be mounted, or this process already serves one.
     :raises NotSupportedError: *required* is set, and the kernel has no eFuse.
     :raises EfuseError: *required* is set, and the handlers cannot be attached.
     """
+    if not 0 <= recovery <= MOST_RECOVERY_S:
+        raise UsageError(
+            f"recovery cannot be {recovery!r} (EINVAL)",
+            hint=f"it is a number of seconds from 0 to {MOST_RECOVERY_S}",
+        )
     if not _in_use.acquire(blocking=False):
         raise MountError(
             "a second file system cannot be served by one process (EBUSY)",
             hint="use efuse.mount(), which serves each in a process of its own",
         )
     try:
-        session = _Session(operations, os.fspath(mountpoint), options, channels=channels)
+        session = _Session(
+            operations, os.fspath(mountpoint), options, channels=channels, recovery=recovery
+        )
         with Ending(session.abort) as ending:
             try:
                 session.mount(ending, plain=plain, required=required)
@@ -114,8 +132,9 @@ class _Session:
         options: Collection[str],
         *,
         channels: bool,
+        recovery: int = 0,
     ) -> None:
-        self._operations = operations
+        self._operations, self._recovery = operations, recovery
         self._mountpoint = str(Path(mountpoint).absolute())
         self._options = options
         self._channels = channels
@@ -171,7 +190,23 @@ class _Session:
         else:
             ending.check()
             self._mount_plain(why)
+        if self._recovery:
+            self._let_outlive()
         ending.check()
+
+    def _let_outlive(self) -> None:
+        """Let the mount outlive this process, and log why not otherwise."""
+        from efuse.control.takeover import why_it_ends
+
+        why = "it mounts plain FUSE"
+        if self._state.mounted_type == "efuse" and self._own is not None:
+            connection = Connection(self._own.connection)
+            connection.pin()
+            self._check_served()
+            connection.recovery = self._recovery
+            why = why_it_ends(connection)
+        if why:
+            _log.warning("%s ends with its daemon: %s", shown(self._mountpoint), why)
 
     def _check_mountpoint(self) -> None:
         try:

@@ -28,6 +28,7 @@ __all__ = [
     "REASONS",
     "TIMES",
     "Counters",
+    "DaemonEnd",
     "MapUsage",
     "MountRates",
     "OpcodeRates",
@@ -139,6 +140,26 @@ class MapUsage:
 
 
 @dataclass(frozen=True, slots=True)
+class DaemonEnd:
+    """The end of a daemon that left its mount, and what became of its requests.
+
+    :ivar time: seconds since 1970; 0: no daemon has ended so.
+    :ivar lost: requests that it had not answered.
+    :ivar resent: requests that were sent again.
+    :ivar settled: requests that were found to be carried out, without sending them again.
+    :ivar failed: requests that failed.
+    :ivar gap_ns: time until a successor served, or until the sample was taken, in ns.
+    """
+
+    time: int = 0
+    lost: int = 0
+    resent: int = 0
+    settled: int = 0
+    failed: int = 0
+    gap_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """State and counters of one mount at one moment.
 
@@ -154,6 +175,10 @@ class Sample:
     :ivar enable_seq: number of program sets attached since the mount.
     :ivar consistency: consistency mode.
     :ivar exit_info: why a program set was last detached.
+    :ivar recovery: how long callers wait for a successor of the daemon, in seconds.
+    :ivar daemon: ``serving``, ``dead``, ``starting`` or ``none``, see docs/sysfs.md.
+    :ivar incarnation: successors that have taken the mount over.
+    :ivar last_end: the end of the last daemon that died while ``recovery`` was set.
     :ivar waiting: requests in flight at the daemon; None if the kernel does not show it.
     :ivar io_uring: whether the daemon receives its requests by io_uring.
     :ivar learned: values handed to the maps.
@@ -179,6 +204,10 @@ class Sample:
     enable_seq: int = 0
     consistency: str = "ttl"
     exit_info: str = "none"
+    recovery: int = 0
+    daemon: str = "serving"
+    incarnation: int = 0
+    last_end: DaemonEnd = field(default_factory=DaemonEnd)
     waiting: int | None = 0
     io_uring: bool = False
     learned: int = 0

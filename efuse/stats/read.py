@@ -18,7 +18,7 @@ from efuse.stats.channels import (
     Channel,
     ChannelCounters,
 )
-from efuse.stats.model import COUNTERS, TIMES, Counters, MapUsage, Sample
+from efuse.stats.model import COUNTERS, TIMES, Counters, DaemonEnd, MapUsage, Sample
 from efuse.stats.paths import LATENCIES, PATH_COUNTERS, PATH_TIMES, PathCounters
 
 __all__ = ["read", "read_all"]
@@ -59,6 +59,10 @@ def read(
         enable_seq=connection.enable_seq,
         consistency=connection.consistency,
         exit_info=str(connection.exit_info),
+        recovery=connection.recovery,
+        daemon=connection.daemon,
+        incarnation=connection.incarnation,
+        last_end=_last_end(connection),
         waiting=connection.waiting,
         io_uring=connection.io_uring,
         learned=connection.learned,
@@ -76,6 +80,12 @@ def read(
         maps=tuple(maps),
         timing=timing,
     )
+
+
+def _last_end(connection: Connection) -> DaemonEnd:
+    told = connection.daemon_exit
+    gap_ns = told.gap_ms * 1_000_000
+    return DaemonEnd(told.time, told.lost, told.resent, told.settled, told.failed, gap_ns)
 
 
 def _read_channels(read: _Read, directory: Path) -> dict[int, Channel]:

@@ -25,6 +25,7 @@ import socket
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from efuse.control import Connection
 from efuse.control.mounts import MOUNTINFO, mounts, number_at
@@ -32,7 +33,8 @@ from efuse.errors import ControlError
 from efuse.fs.marking import is_marked
 from efuse.supervisor import reports
 from efuse.supervisor.ancestry import is_confined
-from efuse.supervisor.caller import Caller, is_device
+from efuse.supervisor.asking import Asked
+from efuse.supervisor.caller import AT_FDCWD, FUSE_DEVICE, Caller, is_device
 from efuse.supervisor.detached import (
     FLAGS,
     LONGEST,
@@ -49,7 +51,9 @@ from efuse.supervisor.notifications import (
     is_clone,
 )
 from efuse.supervisor.sharing import is_same_file, own
+from efuse.supervisor.succeeding import Known, device_of, known_at, take_over, unmount
 from efuse.supervisor.swapping import Swap, is_in_use, obstacle_of
+from efuse.supervisor.uncovering import namespace_of
 
 __all__ = ["Answering", "Situation"]
 
@@ -68,6 +72,7 @@ _FSOPEN_CLOEXEC = 1
 _SET_STRING, _SET_FD = 1, 5  # commands of fsconfig(2)
 # Flags of move_mount(2).
 _FROM_EMPTY, _TO_SYMLINKS, _TO_AUTOMOUNTS, _TO_EMPTY = 0x04, 0x10, 0x20, 0x40
+_UMOUNT_NOFOLLOW = 8  # flag of umount2(2)
 _UNDERSTOOD = _FROM_EMPTY | _TO_SYMLINKS | _TO_AUTOMOUNTS | _TO_EMPTY
 
 
@@ -84,6 +89,10 @@ class Situation:
     :ivar restricted: the processes that had set no_new_privs, and then confined themselves.
     :ivar contexts: its descriptors of the contexts of ``efuse`` that fsopen(2) has returned, and
         that have got no descriptor of /dev/efuse yet.
+    :ivar namespace: name of the mount namespace that was made for the daemon, a successor, so that
+        its mount points are uncovered; empty if there is none.
+    :ivar mounts: the mounts of the daemon and its predecessors.
+    :ivar ignores_umounts: whether the daemon is being ended, and its mounts are to stay.
     """
 
     device: int
@@ -93,6 +102,9 @@ class Situation:
     confined: frozenset[tuple[int, int]] | bool
     restricted: frozenset[tuple[int, int]] | bool
     contexts: tuple[int, ...]
+    namespace: str = ""
+    mounts: tuple[Known, ...] = ()
+    ignores_umounts: bool = False
 
 
 class Answering:
@@ -113,8 +125,12 @@ class Answering:
             "fsopen": self._fsopen,
             "fsconfig": self._fsconfig,
             "move_mount": self._move_mount,
+            "umount": self._umount,
+            "umount2": self._umount,
         }
+        uncovered = False
         try:
+            uncovered = self._is_uncovered
             report, *fds = found[self._call.name]()
         except PermissionError:
             report, fds = self._unreadable(), []
@@ -124,13 +140,15 @@ class Answering:
             if error.errno not in _OF_CALLER:
                 raise
             report, fds = reports.Leave(), []
+        if uncovered:
+            report = _outside(report)
         reports.send(self._supervisor, report, fds)
 
     def _unreadable(self) -> reports.Report:
         """Return the answer to a caller that this process may not look into."""
         if self._call.name in ("mount", "fsopen"):
             try:
-                may_be_of_fuse = bool(self._caller.devices)
+                may_be_of_fuse = bool(self._caller.devices())
             except OSError:
                 may_be_of_fuse = True
             if may_be_of_fuse:
@@ -166,9 +184,13 @@ class Answering:
             if is_in_use(swap.before):
                 return (reports.Leave(),)  # the kernel refuses it
             changed = _FD.sub(rf"\g<1>fd={swap.ours}", options)
-            place, facts = Place(self._caller, path), self._facts()
+            place = self._place(path)
+            facts = self._facts(Asked.by_call(kind, flags, options))
             place.enter()
             where = place.opened()
+            known = self._known_at(where)
+            if known is not None:
+                return _unfit(known, facts, path) or take_over(known, swap, where)
             mount = mounted_detached(f"e{kind}", name, flags, changed.split(","))
             self._ask(facts, mount, where, swap)
             return (_attached(mount, where, of_mount=True),)
@@ -237,7 +259,7 @@ class Answering:
 
         The context of fsopen(2) has one type, and which descriptor it gets is not known yet.
         """
-        left = {fd for fd in self._caller.devices if not is_in_use(self._caller.descriptor(fd))}
+        left = {fd for fd in self._caller.devices() if not is_in_use(self._caller.descriptor(fd))}
         for _ in range(_MOST_DEVICES):
             if not left:
                 break
@@ -302,16 +324,72 @@ class Answering:
             return (reports.Failed(errno.ENOENT),)
         follow = bool(flags & _TO_SYMLINKS)
         try:
-            place = Place(self._caller, path, _signed(directory), follow=follow)
+            place = self._place(path, _signed(directory), follow=follow)
             facts = self._facts()
             place.enter()
             where = place.opened()
+            known = self._known_at(where)
+            if known is not None:
+                return self._take_over_instead(known, mount.connection, where)
             self._ask(facts, mount, where, None)
             return (_attached(mount, where),)
         except LookupError:
             return (reports.Plain(path, _BY_PROC),)
         except OSError as error:
             return (reports.Failed(error.errno or errno.EIO),)
+
+    def _take_over_instead(self, known: Known, connection: int, where: int) -> _Found:
+        """Let a successor take over a mount in place of one that it has made by fsopen(2).
+
+        That one ends with its only descriptors, which are replaced.
+        """
+        number = self._situation.device_number
+        at = device_of(self._caller, connection, number)
+        return take_over(known, Swap(self._caller, at, self._situation.device, number), where)
+
+    def _umount(self) -> _Found:
+        """Unmount for a successor, whose mount is not in its namespace.
+
+        The mounts stay if the daemon is being ended so that another one takes its place. They also
+        stay if `fusermount3` wants to unmount because a daemon that mounts with the option
+        ``auto_unmount`` has ended.
+        """
+        target, flags = self._call.arguments[:2]
+        flags = 0 if self._call.name == "umount" else flags & 0xFFFFFFFF
+        path = self._caller.text(target)
+        by_helper = Path("".join(self._caller.words[:1])).name.startswith("fusermount")
+        stays = self._situation.ignores_umounts or (by_helper and self._mounts_with("auto_unmount"))
+        replaced = {known for known in self._situation.mounts if known.is_being_replaced}
+        uncovered = self._is_uncovered
+        try:
+            place = self._place(path, follow=not flags & _UMOUNT_NOFOLLOW)
+            place.enter()
+            where = place.opened()
+            known = known_at(where, self._situation.mounts)
+            if known is not None and (stays or known in replaced):
+                return (reports.Done(),)
+            if known is None or not uncovered:
+                return (reports.Leave(),)
+            unmount(where, flags)
+            return (reports.Done(),)
+        except LookupError:
+            return (reports.Leave(),)
+        except OSError as error:
+            return (reports.Failed(error.errno or errno.EIO),)
+
+    @property
+    def _is_uncovered(self) -> bool:
+        """Whether the caller is in the mount namespace that was made for the daemon."""
+        namespace = self._situation.namespace
+        return bool(namespace) and namespace_of(self._caller.process) == namespace
+
+    def _place(self, path: str, directory: int = AT_FDCWD, *, follow: bool = True) -> Place:
+        here = self._is_uncovered
+        return Place(self._caller, path, directory, follow=follow, here=here)
+
+    def _known_at(self, where: int) -> Known | None:
+        """Return the mount that a successor is to take over in place of one that it asks for."""
+        return known_at(where, self._situation.mounts) if self._situation.namespace else None
 
     def _is_new(self, mount: DetachedMount) -> bool:
         """Tell whether it is the first mount of a connection of eFuse, and has no handlers."""
@@ -360,14 +438,19 @@ class Answering:
         return is_confined(self._caller.process, self._situation.first, confined)
 
     def _swap(self, at: int) -> Swap:
-        return Swap(self._caller, at, self._situation.device)
+        return Swap(self._caller, at, self._situation.device, FUSE_DEVICE)
 
-    def _facts(self) -> reports.Facts:
+    def _mounts_with(self, option: str) -> bool:
+        """Tell whether an argument of the caller's program has an option, separated by commas."""
+        return any(option in word.split(",") for word in self._caller.words)
+
+    def _facts(self, asked: Asked | None = None) -> reports.Facts:
         return reports.Facts(
-            shared=self._caller.shares("mnt"),
+            shared=self._caller.shares("mnt") or self._is_uncovered,
             # Only fusermount sees this option. For the kernel, it does not exist.
-            auto_unmount=any("auto_unmount" in word.split(",") for word in self._caller.words),
+            auto_unmount=self._mounts_with("auto_unmount"),
             user=self._caller.user,
+            asked=asked,
         )
 
     def _ask(
@@ -428,6 +511,24 @@ def _attached(mount: DetachedMount, where: int, *, of_mount: bool = False) -> re
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from error
         raise
     return reports.Attached()
+
+
+def _outside(report: reports.Report) -> reports.Report:
+    """Return the answer to a successor: what the kernel mounts, only it would see."""
+    if isinstance(report, reports.Plain):
+        return reports.Unfit(report.path, report.reason)
+    if isinstance(report, reports.Leave) and report.uses_efuse:
+        return reports.Unfit("the mount", "the program mounts eFuse by itself")
+    return report
+
+
+def _unfit(known: Known, facts: reports.Facts, path: str) -> tuple[reports.Unfit] | None:
+    """Return the answer to a successor that asks for other options than its predecessor."""
+    if known.asked is None or facts.asked is None:
+        return None
+    change = known.asked.change(facts.asked)
+    reason = f"the daemon asks for other options: {change}"
+    return (reports.Unfit(path, reason),) if change else None
 
 
 def _signed(number: int) -> int:

@@ -170,14 +170,14 @@ class Caller:
         """
         return is_device(str(self.proc / "fd" / str(fd)), number)
 
-    @property
-    def devices(self) -> list[int]:
-        """Its descriptors of /dev/fuse.
+    def devices(self, number: int = FUSE_DEVICE) -> list[int]:
+        """Return its descriptors of a character device, by default /dev/fuse.
 
+        :param number: number of the device, as in ``st_rdev``.
         :raises OSError: EACCES: this process may not see its descriptors.
         """
         fds = [int(entry.name) for entry in (self.proc / "fd").iterdir()]
-        return [fd for fd in fds if self.has_device(fd)]
+        return [fd for fd in fds if self.has_device(fd, number)]
 
     def has_context(self, fd: int) -> bool:
         """Tell whether its descriptor *fd* is one of fsopen(2)."""

@@ -49,17 +49,22 @@ def adopting() -> Iterator[socket.socket]:
                 signal.signal(signal.SIGCHLD, handler)
 
 
-def reap(ended: socket.socket, left: subprocess.Popen[bytes]) -> None:
-    """Take the exit status of the children that have ended, except that of the process *left*.
+def reap(ended: socket.socket, left: subprocess.Popen[bytes]) -> dict[int, int]:
+    """Return the exit statuses of the children that have ended, except of the process *left*.
 
     :param ended: what `adopting` has returned.
+    :returns: each status by the id of the process, as in `subprocess.Popen.returncode`.
     """
+    found = {}
     with contextlib.suppress(BlockingIOError):
         while ended.recv(4096):
             pass
     for pid in _children(os.getpid()) - ({left.pid} if left.returncode is None else set()):
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, os.WNOHANG)
+            child, status = os.waitpid(pid, os.WNOHANG)
+            if child:
+                found[pid] = os.waitstatus_to_exitcode(status)
+    return found
 
 
 def descendants(pid: int) -> set[int]:

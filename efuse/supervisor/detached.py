@@ -26,6 +26,7 @@ _CLOEXEC = 1
 _SET_FLAG, _SET_STRING, _SET_FD, _CREATE = 0, 1, 5, 6
 _FROM_EMPTY, _TO_EMPTY = 0x04, 0x40
 _EMPTY_PATH, _DONT_SYNC = 0x1000, 0x4000
+_ATTR_MOUNT_ROOT = 0x2000
 
 # Flags of mount(2): those of the file system, by name, and those of the mount, as in fsmount(2).
 _OF_FILE_SYSTEM = {1: "ro", 16: "sync", 64: "mand", 128: "dirsync", 1 << 25: "lazytime"}
@@ -97,6 +98,12 @@ class DetachedMount:
         """Whether its root is a directory. The daemon is not asked."""
         (mode,) = struct.unpack_from("=H", self._seen(), 28)
         return stat.S_ISDIR(mode)
+
+    @property
+    def is_root(self) -> bool:
+        """Whether the descriptor is of the root of a mount. The daemon is not asked."""
+        (attributes,) = struct.unpack_from("=Q", self._seen(), 8)
+        return bool(attributes & _ATTR_MOUNT_ROOT)
 
     def _seen(self) -> ctypes.Array[ctypes.c_char]:
         found = ctypes.create_string_buffer(256)

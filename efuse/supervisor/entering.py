@@ -38,17 +38,29 @@ class Place:
     :param path: the path; empty for *directory* itself, by default the working directory.
     :param directory: the caller's descriptor of the directory that a relative path begins at.
     :param follow: whether a symbolic link at the end is followed.
+    :param here: whether the path is looked at in the mount namespace of this process, where the
+        caller's place has the same name.
     :raises OSError: the caller is gone, or would get the same error.
     """
 
     def __init__(
-        self, caller: Caller, path: str, directory: int = AT_FDCWD, *, follow: bool = True
+        self,
+        caller: Caller,
+        path: str,
+        directory: int = AT_FDCWD,
+        *,
+        follow: bool = True,
+        here: bool = False,
     ) -> None:
         self._path, self._follow, self._begin = path, follow, AT_FDCWD
         flags = os.O_PATH | os.O_CLOEXEC
-        named = _DESCRIPTOR.fullmatch(path) if follow else None
-        if named and (named[1] is None or int(named[1]) in (caller.thread, caller.process)):
-            self._path, self._begin = "", os.open(caller.proc / "fd" / named[2], flags)
+        descriptor = _descriptor_of(caller, path) if follow else None
+        if descriptor is not None:
+            path, directory = "", descriptor
+        if here:
+            self._path = _name_of(caller, path, directory)
+        elif descriptor is not None:
+            self._path, self._begin = "", os.open(caller.proc / "fd" / str(descriptor), flags)
         elif path.startswith("/"):
             pass
         elif directory == AT_FDCWD:
@@ -61,9 +73,10 @@ class Place:
         self._user, self._group, self._groups = caller.ids_of_files
         self._capabilities = caller.capabilities
         self._namespace = -1
-        if not caller.shares("mnt"):
+        if not (here or caller.shares("mnt")):
             self._namespace = os.open(caller.proc / "ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-        self._root = os.open(caller.proc / "root", flags)
+        root = caller.proc / "root"
+        self._root = os.open(root.readlink() if here else root, flags)
 
     def enter(self) -> None:
         """Take the caller's mount namespace, root, and rights to files.
@@ -100,6 +113,35 @@ class Place:
             if error.errno != errno.ELOOP and not _SELF & {*self._path.split("/")}:
                 raise
             raise LookupError(self._path) from error
+
+
+def _descriptor_of(caller: Caller, path: str) -> int | None:
+    """Return the caller's descriptor that a path in /proc or /dev stands for."""
+    named = _DESCRIPTOR.fullmatch(path)
+    if named and (named[1] is None or int(named[1]) in (caller.thread, caller.process)):
+        return int(named[2])
+    return None
+
+
+def _name_of(caller: Caller, path: str, directory: int) -> str:
+    """Return an absolute path below the caller's root in place of one that may be relative.
+
+    :param directory: see `Place`.
+    :raises OSError: the caller is gone, or has no such directory.
+    """
+    if not path.startswith("/"):
+        link = "cwd" if directory == AT_FDCWD else f"fd/{directory}"
+        try:
+            begin = str((caller.proc / link).readlink())
+        except FileNotFoundError as error:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF)) from error
+        root = str((caller.proc / "root").readlink()).rstrip("/")
+        if not f"{begin}/".startswith(f"{root}/"):
+            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+        path = f"{begin.removeprefix(root)}/{path}"
+    while path.endswith("/."):  # it would be looked up on what is mounted there
+        path = path[:-2]
+    return path.rstrip("/") or "/"
 
 
 def _identity(directory: int) -> tuple[int, ...]:

@@ -40,6 +40,7 @@ from efuse.supervisor.hiding import Needed
 from efuse.supervisor.notifications import Listener, Notification, is_clone
 from efuse.supervisor.sharing import is_another_file
 from efuse.supervisor.spawner import Spawner
+from efuse.supervisor.succeeding import Known
 from efuse.supervisor.unmounting import Unmounting
 from efuse.supervisor.worker import Worker
 
@@ -49,7 +50,7 @@ _log = logging.getLogger("efuse.fs")
 
 # The calls that the kernel refuses to a caller without the right to mount. It refuses a clone of
 # /dev/efuse, too, to one whose own descriptor is of /dev/fuse: see `Answering`.
-_MOUNTING = ("mount", "fsopen", "fsconfig", "move_mount")
+_MOUNTING = ("mount", "fsopen", "fsconfig", "move_mount", "umount", "umount2")
 # A context gets its descriptor of /dev/fuse soon, or never.
 _MOST_CONTEXTS = 64
 # So many calls may wait before it is asked whether their callers are still there.
@@ -89,8 +90,11 @@ class Errands:
     :param attach: attaches the handlers to the connection with a number, or raises an `EfuseError`.
     :param first: id of the first process of the daemon.
     :param require: whether a mount without handlers is refused (EPERM).
+    :param namespace: see `Situation`.
+    :param recovery_s: how long callers wait for a successor of the daemon; 0: not at all.
     :ivar mounts: the mounts of the daemon on eFuse, also those that no process can reach yet.
     :ivar has_mounted: whether the daemon has mounted anything, maybe by a program that knows eFuse.
+    :ivar ignores_umounts: whether the daemon is being ended, and does not unmount anything.
     """
 
     def __init__(
@@ -100,11 +104,13 @@ class Errands:
         *,
         first: int,
         require: bool,
+        namespace: str = "",
+        recovery_s: int = 0,
     ) -> None:
         self.mounts: list[DaemonMount] = []
-        self.has_mounted = False
+        self.has_mounted = self.ignores_umounts = False
         self._listener, self._attach, self._first = listener, attach, first
-        self._require = require
+        self._require, self._recovery_s, self._namespace = require, recovery_s, namespace
         self._errands: list[_Errand] = []
         self._given_up: list[tuple[Owner, Worker]] = []
         self._waiting: list[tuple[Notification, Owner]] = []
@@ -133,6 +139,26 @@ class Errands:
             for fd in [*self._contexts, self._device]:
                 with contextlib.suppress(OSError):  # there was no /dev/efuse
                     os.close(fd)
+
+    def succeed(self, listener: Listener, *, first: int, namespace: str) -> None:
+        """Answer the calls of a successor from now on. The daemon has ended, with all its calls.
+
+        :param listener: receives them.
+        :param first: id of the first process of the successor.
+        :param namespace: see `Situation`.
+        """
+        with self._lock:
+            self.end_all()
+            while self._contexts:
+                os.close(self._contexts.pop())
+            self._confined, self._restricted = Confined(), Confined()
+            self._listener, self._first, self._namespace = listener, first, namespace
+            self.ignores_umounts = False
+
+    def let_go(self, mount: DaemonMount) -> None:
+        """Leave a mount to another supervisor."""
+        with self._lock:
+            self._abandon(mount)
 
     def end_all(self) -> None:
         """End the processes that look for answers. Their calls fail with EIO.
@@ -217,7 +243,8 @@ class Errands:
         """Hear what a process reports, and answer its call if the process has ended.
 
         :param fd: one of `fds`.
-        :returns: a mount that can now be reached by its path, or that is not one of eFuse.
+        :returns: a mount that can now be reached by its path, or that a successor has taken over,
+            or that is not one of eFuse.
         """
         with self._lock:
             self._unmounting.advance(fd)
@@ -355,6 +382,9 @@ class Errands:
             confined=self._confined.known,
             restricted=self._restricted.known,
             contexts=tuple(self._contexts),
+            namespace=self._namespace,
+            mounts=tuple(Known(m.connection, m.number, m.asked) for m in self.mounts),
+            ignores_umounts=self.ignores_umounts,
         )
 
     def _advance(self, errand: _Errand) -> DaemonMount | None:
@@ -381,6 +411,7 @@ class Errands:
             auto_unmount=made.facts.auto_unmount,
             user=made.facts.user,
             number=made.number,
+            asked=made.facts.asked,
         )
         try:
             hidden = self._needed.hidden_by(
@@ -391,8 +422,14 @@ class Errands:
                 return errno.EBUSY
             if not self._listener.is_valid(errand.call):
                 return errno.ESRCH  # it was another process that all this was read from
+            if self._namespace and not any(each.is_mounted for each in self.mounts):
+                return errno.ENOTCONN  # what the successor is to take over has been unmounted
             mount.begin(made.connection, self._attach)
             self.mounts.append(mount)
+            if self._recovery_s and made.facts.shared:
+                mount.outlive(self._recovery_s)
+            elif self._recovery_s:
+                mount.ends_because = "it is in a mount namespace of the daemon"
             if mount.reason and self._require:
                 return errno.EPERM
             if swapped:
@@ -454,6 +491,17 @@ class Errands:
             self._drop_context(report.context)
             errand.close_fds()
             self._listener.answer(call)
+        elif isinstance(report, reports.TakenOver):
+            self._replace(errand, report.places, errand.fds[0])
+            errand.close_fds()
+            self.has_mounted = True
+            self._listener.answer(call)
+            return next((m for m in self.mounts if m.connection == report.connection), None)
+        elif isinstance(report, reports.Done):
+            self._listener.answer(call)
+        elif isinstance(report, reports.Unfit):
+            self._listener.answer(call, errno.EINVAL)
+            return DaemonMount(report.path, reason=report.reason, is_refused=True)
         elif isinstance(report, reports.Failed):
             self._listener.answer(call, report.number)
         elif isinstance(report, reports.Refused):

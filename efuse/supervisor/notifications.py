@@ -56,6 +56,12 @@ _NEWER = {
     431: "fsconfig",
     446: "landlock_restrict_self",
 }
+_UNMOUNTING = {
+    _X86_64: {166: "umount2"},
+    _I386: {22: "umount", 52: "umount2"},
+    _AARCH64: {39: "umount2"},
+    _ARM: {52: "umount2"},
+}
 _OF_MACHINE = {"x86_64": (_X86_64, _I386), "aarch64": (_AARCH64, _ARM)}
 FUSE_DEV_IOC_CLONE = 0x8004E500
 """Request of ioctl(2): a new descriptor of /dev/fuse serves the connection of another."""
@@ -92,11 +98,11 @@ class _Program(ctypes.Structure):
     _fields_ = (("len", ctypes.c_uint16), ("filter", ctypes.POINTER(_Instruction)))
 
 
-def _filter(machine: str) -> list[tuple[int, int, int, int]]:
+def _filter(machine: str, *, unmounting: bool) -> list[tuple[int, int, int, int]]:
     """Return the filter's instructions: code, jump if true, jump if false, constant."""
     found = [(_LD, 0, 0, _ARCH_AT)]
     for arch in _OF_MACHINE[machine]:
-        wanted = {**_NAMES[arch], **_NEWER}
+        wanted = {**_NAMES[arch], **_NEWER, **(_UNMOUNTING[arch] if unmounting else {})}
         # Without the bit of x32, whose numbers are mostly those of x86-64.
         checks = [(_LD, 0, 0, _NR_AT), (_AND, 0, 0, _X32 - 1)]
         for left, (number, name) in zip(range(len(wanted), 0, -1), wanted.items(), strict=True):
@@ -113,16 +119,17 @@ def _filter(machine: str) -> list[tuple[int, int, int, int]]:
     return [*found, (_RET, 0, 0, _ALLOW)]
 
 
-def install() -> int:
+def install(*, unmounting: bool) -> int:
     """Install the filter in this thread, and return the descriptor for a `Listener`.
 
+    :param unmounting: whether system calls that unmount wait for an answer, too.
     :raises OSError: the kernel refused it (EBUSY: a listener answers for this process already;
         EACCES: this process is not root; EINVAL, ENOSYS: the kernel has no such filters).
     """
     machine = platform.machine()
     if machine not in _SECCOMP:
         raise OSError(errno.ENOSYS, f"not known on {machine}")
-    instructions = _filter(machine)
+    instructions = _filter(machine, unmounting=unmounting)
     array = (_Instruction * len(instructions))(*(_Instruction(*each) for each in instructions))
     fd: int = _libc.syscall(
         ctypes.c_long(_SECCOMP[machine]),
@@ -141,8 +148,8 @@ class Notification:
 
     :ivar id: identifies it.
     :ivar thread: id of the calling thread; 0 if it is in another PID namespace.
-    :ivar name: its name: ``mount``, ``fsopen``, ``fsconfig``, ``move_mount``,
-        ``landlock_restrict_self``, or ``ioctl``, which is always FUSE_DEV_IOC_CLONE or
+    :ivar name: its name: ``mount``, ``fsopen``, ``fsconfig``, ``move_mount``, ``umount``,
+        ``umount2``, ``landlock_restrict_self``, or ``ioctl``, which is always FUSE_DEV_IOC_CLONE or
         FUSE_DEV_IOC_SYNC_INIT; empty for a number outside of the numbers of its interface.
     :ivar arguments: its six arguments.
     """
@@ -182,7 +189,7 @@ class Listener:
         except FileNotFoundError:
             return None
         number, thread, _, nr, arch, _, *arguments = _NOTIF.unpack(record)
-        name = {**_NAMES[arch], **_NEWER}.get(nr & ~_X32, "")
+        name = {**_NAMES[arch], **_NEWER, **_UNMOUNTING[arch]}.get(nr & ~_X32, "")
         return Notification(number, thread, name, tuple(arguments))
 
     def has_callers(self) -> bool:

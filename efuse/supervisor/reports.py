@@ -14,8 +14,11 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from efuse.supervisor.asking import Asked
+
 __all__ = [
     "Attached",
+    "Done",
     "Facts",
     "Failed",
     "Leave",
@@ -25,7 +28,9 @@ __all__ = [
     "Refused",
     "Replaced",
     "Report",
+    "TakenOver",
     "Trouble",
+    "Unfit",
     "receive",
     "send",
 ]
@@ -78,6 +83,23 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Done:
+    """The call returns 0: it has been carried out, or is not to be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """The call fails with EINVAL: a successor cannot take over the mount of its predecessor.
+
+    :ivar path: where it is to be attached, as the caller said.
+    :ivar reason: why, in one sentence.
+    """
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Opened:
     """The call returns the descriptor that comes with this object.
 
@@ -104,17 +126,31 @@ class Replaced:
 
 
 @dataclass(frozen=True, slots=True)
+class TakenOver:
+    """The new descriptor has taken over a mount. The rest is as in `Replaced`.
+
+    :ivar connection: number of the connection.
+    :ivar places: see `Replaced`.
+    """
+
+    connection: int
+    places: Mapping[int, bool]
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """How a mount is to be attached.
 
     :ivar shared: whether the caller has the mount namespace of the supervisor.
     :ivar auto_unmount: whether it is to be unmounted when its daemon has ended.
     :ivar user: real user id of the caller.
+    :ivar asked: the options that it has; None if they are not known.
     """
 
     shared: bool
     auto_unmount: bool
     user: int
+    asked: Asked | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +187,20 @@ class Trouble:
     text: str
 
 
-Report = Leave | Plain | Refused | Failed | Opened | Replaced | Made | Attached | Trouble
+Report = (
+    Leave
+    | Plain
+    | Refused
+    | Failed
+    | Done
+    | Unfit
+    | Opened
+    | Replaced
+    | TakenOver
+    | Made
+    | Attached
+    | Trouble
+)
 
 
 def send(to: socket.socket, what: Report | int, fds: Sequence[int] = ()) -> None:

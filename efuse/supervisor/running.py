@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from efuse.control.daemons import has_open
 from efuse.errors import MountError
 from efuse.fs.acceleration import Acceleration, accelerate, compile_set
+from efuse.fs.mountpoint import DEVICE
 from efuse.fs.options import Options
 from efuse.fs.overriding import Shortcuts
 from efuse.fs.preload import preload_library
@@ -32,7 +34,7 @@ _LOOK_S = 5.0
 # How long an unmount may take at the end, and how long before the daemon is ended.
 _UNMOUNT_S, _CLEAN_S = 5.0, 1.0
 
-__all__ = ["Ended", "Running", "mounted_nothing", "started"]
+__all__ = ["Ended", "Running", "attaching", "mounted_nothing", "started"]
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,14 @@ class Running:
     :param require: whether a mount fails (EPERM) if no handlers can be attached to it.
     :param adopt: whether processes that the daemon leaves in the background become children of this
         process, see `efuse.supervisor.children.adopting`.
+    :param recovery_s: how long callers wait for a successor of the daemon; 0: not at all.
+    :param predecessor: a mount whose daemon has died, and that this daemon is to take over.
     :param streams: its ``stdin``, ``stdout`` and ``stderr``, as for `subprocess.Popen`.
     :raises MountError: the daemon cannot be started, or its mounts cannot be carried out.
     :raises EfuseError: the handlers cannot be compiled.
     :ivar process: the process that was started.
+    :ivar ended: exit statuses of other processes of the daemon that have ended, by their ids, as
+        in `subprocess.Popen.returncode`; only with *adopt*.
     """
 
     def __init__(
@@ -69,6 +75,8 @@ class Running:
         channels: bool = True,
         require: bool = False,
         adopt: bool = False,
+        recovery_s: int = 0,
+        predecessor: DaemonMount | None = None,
         **streams: Any,
     ) -> None:
         if str(Path("/proc/self").readlink()) != str(os.getpid()):
@@ -76,29 +84,69 @@ class Running:
                 f"{command[0]} cannot be run: /proc shows the processes of another PID namespace",
                 hint="mount -t proc proc /proc",
             )
-        self.command = command
-        attach = _attaching(options)
+        self.command, self._streams = command, streams
+        self._environment = _environment(channels=channels)
+        self._recovery_s, self._poll = recovery_s, select.poll()
+        self._most_descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._watched: set[int] = set()
+        self._states: list[tuple[int, str]] = []
+        self.ended: dict[int, int] = {}
+        attach = attaching(options)
         with contextlib.ExitStack() as stack:
             self._child_ended = stack.enter_context(children.adopting()) if adopt else None
-            self.process, self._listener = launch(command, _environment(channels=channels), streams)
-            stack.callback(self._listener.close)
+            self._started = contextlib.ExitStack()
+            stack.callback(lambda: self._started.close())
+            namespace = self._start([] if predecessor is None else [predecessor])
             if adopt:  # this process has no other purpose
                 _take_all_descriptors()
             try:
-                self._pidfd = os.pidfd_open(self.process.pid)
-                stack.callback(os.close, self._pidfd)
-                first = self.process.pid
-                self._errands = Errands(self._listener, attach, first=first, require=require)
+                self._errands = Errands(
+                    self._listener,
+                    attach,
+                    first=self.process.pid,
+                    namespace=namespace,
+                    require=require,
+                    recovery_s=recovery_s,
+                )
             except BaseException:  # nothing would answer its calls
                 self.process.kill()
                 self.process.wait()
                 raise
             stack.callback(self._errands.close)
+            if predecessor is not None:
+                self._errands.mounts.append(predecessor)
             self._open = stack.pop_all()
-        self._has_ended = False
-        self._watched: set[int] = set()
-        self._poll = select.poll()
-        self._poll.register(self._pidfd, select.POLLIN)
+
+    def _start(self, predecessors: Sequence[DaemonMount]) -> str:
+        """Start the command, and return the name of the mount namespace that was made for it.
+
+        :param predecessors: the mounts that it is to take over.
+        :raises MountError: it cannot be started.
+        """
+        launched = launch(
+            self.command,
+            self._environment,
+            self._streams,
+            uncovered=[mount.connection for mount in predecessors],
+            unmounting=self._recovery_s > 0,
+            most_descriptors=self._most_descriptors,
+        )
+        with contextlib.ExitStack() as stack:
+            stack.callback(launched.listener.close)
+            try:
+                pidfd = os.pidfd_open(launched.process.pid)
+            except BaseException:  # nothing would answer its calls
+                launched.process.kill()
+                launched.process.wait()
+                raise
+            stack.callback(os.close, pidfd)
+            self._started.close()
+            self._started = stack.pop_all()
+        self.process, self._listener, self._pidfd = launched.process, launched.listener, pidfd
+        self._poll.register(pidfd, select.POLLIN)
+        self.has_ended = False
+        self.ended.clear()
+        return launched.namespace
 
     def close(self) -> None:
         """Stop watching. The mounts go on, but the daemon cannot make further ones (ENOSYS)."""
@@ -117,6 +165,11 @@ class Running:
         return self._errands.has_mounted
 
     @property
+    def is_gone(self) -> bool:
+        """Whether no process of the daemon is left, and no call of it."""
+        return self.has_ended and not self._listener.has_callers() and not self._errands.has_calls
+
+    @property
     def has_left_something(self) -> bool:
         """Whether a process or a mount of the daemon is left."""
         return self._listener.has_callers() or any(m.is_mounted for m in self.mounts)
@@ -131,9 +184,8 @@ class Running:
         until = None
         while until is None or not (self._is_done() or time.monotonic() >= until):
             left = None if until is None else max(0.0, until - time.monotonic())
-            yield from self._wait(left)
-            if self._has_ended and until is None:
-                self.process.wait()
+            yield from self.wait(left)
+            if self.has_ended and until is None:
                 until = time.monotonic() + children.GRACE_S
         yield Ended(self.status)
 
@@ -143,7 +195,7 @@ class Running:
         The iterator ends when no process of the daemon and none of its mounts is left.
         """
         while self.has_left_something:
-            yield from self._wait(None)
+            yield from self.wait(None)
         self._errands.sweep()
 
     @property
@@ -189,6 +241,42 @@ class Running:
             return self.status
         return 128 + signal.SIGKILL
 
+    def restart(self) -> None:
+        """Start the command again, to take over the mounts. No process of the daemon may be left.
+
+        :raises MountError: it cannot be started.
+        """
+        namespace = self._start(self.mounts)
+        self._errands.succeed(self._listener, first=self.process.pid, namespace=namespace)
+
+    def end_processes(self) -> None:
+        """End what is left of the daemon. Its calls are answered meanwhile, and its mounts stay."""
+        self._errands.ignores_umounts = True
+        for number, most_s in ((signal.SIGTERM, children.GRACE_S), (signal.SIGKILL, _UNMOUNT_S)):
+            for pid in self._processes():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            until = time.monotonic() + most_s
+            while not self.is_gone and (left_s := until - time.monotonic()) > 0:
+                self.wait(left_s)
+
+    def give_up(self) -> None:
+        """Let all mounts end with the daemon; those that wait for a successor end now."""
+        for mount in [*self.mounts]:
+            mount.give_up()
+
+    def holders(self) -> set[int]:
+        """Return the processes in the background that have /dev/efuse open."""
+        found = self._processes() - {self.process.pid}
+        return {pid for pid in found if has_open(Path(f"/proc/{pid}"), str(DEVICE))}
+
+    def lingers(self, processes: set[int]) -> bool:
+        """Tell whether one of some processes of the daemon is there, or its status not known yet.
+
+        A process leaves its filter before it closes its files, and then waits for its parent.
+        """
+        return any(Path(f"/proc/{pid}").exists() for pid in processes - self.ended.keys())
+
     def unmount_dead(self) -> None:
         """Unmount the mounts of this daemon that no process serves any more."""
         for mount in [*self.mounts]:
@@ -216,20 +304,23 @@ class Running:
         has_failed = bool(self.process.returncode)
         return self.has_mounted or has_failed or not self._listener.has_callers()
 
-    def _wait(self, left_s: float | None) -> list[DaemonMount]:
-        """Wait for system calls, the ends of children and of mounts, and what `_poll` watches.
+    def wait(self, left_s: float | None) -> list[DaemonMount]:
+        """Wait for system calls, ends of children, daemons and mounts, and what `_poll` watches.
 
         A mount with the option ``auto_unmount``, or of a user who may not unmount it, is unmounted
-        when no process serves it any more.
+        when no process serves it any more. A mount whose daemon another process replaces is left to
+        that process.
 
-        :returns: the mounts that were carried out.
+        :param left_s: how long at most; None: for ever.
+        :returns: the mounts that were carried out, or taken over.
         """
         self._errands.sweep()
-        self._watch_mounts()
+        if self._watch_mounts():
+            return []
         # Without a caller, the listener would be ready for ever.
         more = [self._listener.fd] if self._listener.has_callers() else []
         more += self._errands.fds
-        if self._has_ended and left_s is None and not (more or self._watched):
+        if self.has_ended and left_s is None and not (more or self._watched):
             return []
         more += [] if self._child_ended is None else [self._child_ended.fileno()]
         for fd in more:
@@ -241,10 +332,11 @@ class Running:
         for fd in more:
             self._poll.unregister(fd)
         if self._child_ended is not None:
-            children.reap(self._child_ended, self.process)
+            self.ended |= children.reap(self._child_ended, self.process)
         if self._pidfd in ready:
             self._poll.unregister(self._pidfd)
-            self._has_ended = True
+            self.process.wait()
+            self.has_ended = True
         found = [
             mount
             for fd in self._errands.fds
@@ -254,16 +346,24 @@ class Running:
             self._errands.take()
         return found
 
-    def _watch_mounts(self) -> None:
-        for mount in self.mounts:
-            if mount.is_dead and (mount.auto_unmount or mount.by_user):
+    def _watch_mounts(self) -> bool:
+        """Watch the mounts that there are now, and tell whether something has changed."""
+        for mount in [*self.mounts]:
+            if mount.is_being_replaced:
+                self._errands.let_go(mount)
+            elif mount.is_dead and (mount.auto_unmount or mount.by_user):
                 self._errands.unmount(mount)
-        watched = {mount.watched for mount in self.mounts if mount.is_mounted}
+        there = [mount for mount in self.mounts if mount.is_mounted]
+        watched = {fd for m in there for fd in (m.watched, m.watched_daemon) if fd >= 0}
         for fd in self._watched - watched:
             self._poll.unregister(fd)
         for fd in watched - self._watched:
             self._poll.register(fd, select.POLLPRI)
         self._watched = watched
+        # What has been read is not reported any more.
+        states = [(mount.number, mount.daemon) for mount in there]
+        changed, self._states = states != self._states, states
+        return changed
 
 
 def _take_all_descriptors() -> None:
@@ -276,7 +376,7 @@ def _take_all_descriptors() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def _attaching(options: Options | None) -> Callable[[int], Acceleration]:
+def attaching(options: Options | None) -> Callable[[int], Acceleration]:
     """Return the function that attaches the handlers to a connection.
 
     :raises EfuseError: they cannot be compiled.

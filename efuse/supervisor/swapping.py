@@ -8,7 +8,7 @@ import os
 import select
 
 from efuse.supervisor.ancestry import parent_of
-from efuse.supervisor.caller import FUSE_DEVICE, Caller, is_device
+from efuse.supervisor.caller import Caller, is_device
 from efuse.supervisor.sharing import is_watched, own, same_file
 
 __all__ = ["Swap", "is_in_use", "obstacle_of"]
@@ -18,25 +18,26 @@ _MOST_PLACES = 253
 
 
 class Swap:
-    """All descriptors of a caller for one open file of /dev/fuse, and what comes in their place.
+    """All descriptors of a caller for one open file of a device, and what comes in their place.
 
     The process that makes this object ends soon, and the descriptors here with it.
 
     :param at: one of the caller's descriptors.
     :param device: descriptor of /dev/efuse, open with O_PATH.
-    :raises OSError: the caller is gone; EBADF: its descriptor is none of /dev/fuse any more; or
+    :param number: number of the device that *at* has to be of, as in ``st_rdev``.
+    :raises OSError: the caller is gone; EBADF: its descriptor is none of that device any more; or
         /dev/efuse cannot be opened.
     :ivar places: the caller's descriptors, and whether each is closed on execve(2).
     :ivar ours: the descriptor of /dev/efuse, opened as the caller's is.
     :ivar before: a duplicate of the caller's.
     """
 
-    def __init__(self, caller: Caller, at: int, device: int) -> None:
+    def __init__(self, caller: Caller, at: int, device: int, number: int) -> None:
         places = {at, *own(caller.thread, at)}
         self.places = {fd: bool(caller.flags_of(fd) & os.O_CLOEXEC) for fd in places}
         self.before = caller.descriptor(at)
         # The supervisor gets it. To close any other file may be to wait for a daemon (FUSE_FLUSH).
-        if not is_device("", FUSE_DEVICE, self.before):
+        if not is_device("", number, self.before):
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         kept = os.O_ACCMODE | os.O_NONBLOCK
         self.ours = os.open(f"/proc/self/fd/{device}", caller.flags_of(at) & kept | os.O_CLOEXEC)

@@ -10,7 +10,7 @@ from efuse.stats.latency import bounds_ns
 from efuse.stats.model import Sample
 from efuse.units import duration
 
-__all__ = ["bucket_words", "state_words", "transport_words"]
+__all__ = ["bucket_words", "daemon_words", "state_words", "transport_words"]
 
 _WHY_EACH_NS = 10_000_000_000
 
@@ -23,7 +23,25 @@ def state_words(sample: Sample) -> tuple[str, str, str]:
         return "plain FUSE", "", f"{waiting}{span}"
     attached = sample.state == "attached"
     state, style = (f"{sample.ops} attached", "green") if attached else ("plain", "yellow")
-    return state, style, f"  {sample.consistency}{waiting}"
+    daemon = "" if sample.daemon == "serving" else f"  daemon {sample.daemon}"
+    return state, style, f"  {sample.consistency}{waiting}{daemon}"
+
+
+def daemon_words(sample: Sample) -> str:
+    """Return the state of the daemon of an eFuse mount, and what is known of the last end of one.
+
+    It is empty if the mount ends with its daemon, and always had the same one.
+    """
+    record = sample.last_end
+    if not (sample.recovery or sample.incarnation or record.time):
+        return ""
+    last = ""
+    if record.time:
+        last = (
+            f"  last end: {record.lost} lost, {record.resent} sent again, {record.settled} settled,"
+            f" {record.failed} failed, {duration(record.gap_ns)} without a daemon"
+        )
+    return f"{sample.daemon}  successors {sample.incarnation}  recovery {sample.recovery} s{last}"
 
 
 def transport_words(sample: Sample) -> str:

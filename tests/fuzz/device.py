@@ -221,6 +221,12 @@ class DeviceCaller(Fuzzer):
         layout = layouts.DEVICE_IOCTLS["EFUSE_IOC_NEXT"][1]
         return part_of(layout, slot=slot, length=length, buffer=buffer, size=_ROOM, flags=flags)
 
+    def _efuse_ioc_takeover(self) -> Part:
+        """Take over what is no mount. `Successor` has a mount that can be taken over."""
+        layout = layouts.DEVICE_IOCTLS["EFUSE_IOC_TAKEOVER"][1]
+        fd = self._chance.choice((self._target.fd, *self._descriptors.wrong))
+        return part_of(layout, fd=fd)
+
     def _give_up(self, fd: int) -> None:
         """Fail the request that EFUSE_IOC_NEXT brought, if it is known where it is.
 

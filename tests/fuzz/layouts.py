@@ -124,6 +124,7 @@ DEVICE_IOCTLS = {
         _READ | _WRITE | 24 << 16 | _FUSE | 67,
         _layout("slot:I length:I buffer:Q size:I flags:I"),
     ),
+    "EFUSE_IOC_TAKEOVER": (_WRITE | 16 << 16 | _FUSE | 68, _layout("fd:I flags:I reserved:Q")),
 }
 STORAGE_IOCTLS = {
     "CSD_IOC_RUN": (

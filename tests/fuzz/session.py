@@ -30,6 +30,7 @@ from tests.fuzz.device import DeviceCaller, Target
 from tests.fuzz.layouts import Part
 from tests.fuzz.mutations import Mutator
 from tests.fuzz.notifier import Notifier
+from tests.fuzz.successor import Successor
 from tests.fuzz.threads import Fuzzer, Shared
 from tests.fuzz.tree import Tree
 from tests.guest.support import wire
@@ -186,6 +187,7 @@ class Session:
         self, mountpoint: Path, lower: Path, mode: Mode, seed: str, device: Path | None = None
     ) -> None:
         self._mountpoint, self._mode, self._seed = mountpoint, mode, seed
+        self._second = lower / "second"
         self.counts = Counts(mounts=1)
         self._shared = Shared()
         self._backing = {} if mode.lies_at_init else _backing_files(lower, "backing", tree.full)
@@ -300,12 +302,14 @@ class Session:
         if self._mode.lies_at_init:
             return workers
         common, target = Memory(), Target(self.fd, self._channels, self._backing)
+        self._second.mkdir(exist_ok=True)
         return [
             *workers,
             *(
                 DeviceCaller(self._shared, target, self._chance(f"device {number}"), common)
                 for number in range(2)
             ),
+            Successor(self._shared, self._second, self._chance("successor"), common),
             Notifier(self._shared, self.fd, self._chance("notifier")),
             AttributeWriter(self._shared, self._connection.path, self._chance("attributes")),
         ]

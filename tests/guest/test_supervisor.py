@@ -28,18 +28,13 @@ from efuse.fs.options import Options
 from efuse.supervisor import running as supervisor
 from efuse.supervisor.daemon_mount import DaemonMount
 from efuse.supervisor.running import Ended, Running, started
-
-_TEXT = "what the daemon has\n"
+from tests.guest.support.raw_daemons import TEXT, raw_daemon
 
 
 @pytest.fixture(scope="session")
 def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A statically linked daemon."""
-    program = tmp_path_factory.mktemp("raw") / "raw_daemon"
-    source = Path(__file__).parent / "support/raw_daemon.c"
-    words = ["gcc", "-O1", "-Wall", "-Wextra", "-Werror", "-static", "-o", program, source]
-    subprocess.run(words, check=True)
-    return program
+    return raw_daemon(tmp_path_factory.mktemp("raw"))
 
 
 def _directories(parent: Path, *names: str) -> list[Path]:
@@ -69,7 +64,7 @@ def _check(mount: DaemonMount, mountpoint: Path, fstype: str = "efuse.raw") -> N
     assert (seen.fstype, seen.connection) == (fstype, mount.connection)
     assert Connection(mount.connection).state == "attached"
     assert mount.mountpoint == str(mountpoint)
-    assert (mountpoint / "f").read_text() == _TEXT
+    assert (mountpoint / "f").read_text() == TEXT
     for _ in range(4):
         assert os.readlink(mountpoint / "link") == "f"
     assert _hits(mount, "readlink") >= 3, "the kernel answered nothing"
@@ -97,7 +92,7 @@ def test_nothing_holds_a_mount_that_was_just_made(way: str, raw: Path, mountpoin
         events = running.events()
         mounts = list(itertools.islice(events, 21))
         assert all(isinstance(m, DaemonMount) and not m.reason for m in mounts[-1:])
-        assert (mountpoint / "f").read_text() == _TEXT
+        assert (mountpoint / "f").read_text() == TEXT
         subprocess.run(["umount", mountpoint], check=True)
         assert list(events) == [Ended(0)]
 
@@ -208,11 +203,11 @@ def test_clones_of_the_device_serve_the_mount(
 ) -> None:
     """With clone_fd, each thread of the daemon opens /dev/fuse and clones the mount's device."""
     source, mountpoint = _directories(tmp_path, "source", "mnt")
-    (source / "f").write_text(_TEXT)
+    (source / "f").write_text(TEXT)
     words = [str(built("passthrough_ll")), "-f", "-o", f"source={source},clone_fd", str(mountpoint)]
     with started(words, Options(), channels=False) as (running, _):
         with open(mountpoint / "f") as file:
-            assert file.read() == _TEXT
+            assert file.read() == TEXT
         # A new thread of the daemon opens /dev/fuse for a moment.
         opened = Path(f"/proc/{running.process.pid}/fd")
         eventually(lambda: _links(opened).count("/dev/efuse") >= 2, what="a clone")
@@ -225,14 +220,14 @@ def test_clones_are_answered_while_the_supervisor_has_files_of_the_mount_open(
 ) -> None:
     """A process that it forked would have them, too: closing them waits for the daemon."""
     source, mountpoint = _directories(tmp_path, "source", "mnt")
-    (source / "f").write_text(_TEXT)
+    (source / "f").write_text(TEXT)
     options = f"source={source},clone_fd,cache=never"
     words = [str(built("passthrough_ll")), "-f", "-o", options, str(mountpoint)]
     with started(words, Options(), channels=False) as (running, _):
         files = [os.open(mountpoint / "f", os.O_RDONLY) for _ in range(8)]
         with ThreadPoolExecutor(len(files)) as pool:
             read = [pool.submit(os.pread, fd, 100, 0) for fd in files * 50]
-            assert {each.result(30) for each in read} == {_TEXT.encode()}
+            assert {each.result(30) for each in read} == {TEXT.encode()}
         opened = Path(f"/proc/{running.process.pid}/fd")
         assert _links(opened).count("/dev/efuse") >= 2, "no clone was made"
         for fd in files:
@@ -257,7 +252,7 @@ def test_mount_in_a_mount_namespace_of_its_own_is_accelerated(
         assert mount.accelerated
         assert str(mountpoint) not in [m.mountpoint for m in all_mounts()]
         inside = ["nsenter", "-t", str(running.process.pid), "-m", "cat", mountpoint / "f"]
-        assert subprocess.check_output(inside, text=True) == _TEXT
+        assert subprocess.check_output(inside, text=True) == TEXT
         assert mount.is_mounted
         running.end()
         eventually(lambda: not mount.is_mounted, what="its namespace to end")
@@ -293,7 +288,7 @@ def _plain(
         attending.start()
         eventually(lambda: f" {mountpoint} " in table.read_text(), what="the mount")
         where = ["nsenter", "-t", str(running.process.pid), *inside, "cat", mountpoint / "f"]
-        assert subprocess.check_output(where, text=True) == _TEXT
+        assert subprocess.check_output(where, text=True) == TEXT
         running.end()
         attending.join()
         return mount.reason
@@ -535,7 +530,7 @@ def test_mount_of_another_daemon_that_is_moved_gets_no_handlers(raw: Path, tmp_p
         with contextlib.closing(running):
             (end,) = running.events()
             assert end == Ended(0)
-        assert (other / "f").read_text() == _TEXT
+        assert (other / "f").read_text() == TEXT
         assert Connection(mount.connection).state == "plain"
 
 
@@ -547,7 +542,7 @@ def test_mount_in_a_user_namespace_stays_plain_and_is_reported(raw: Path, mountp
         assert isinstance(mount, DaemonMount)
         assert mount.reason == "the daemon mounts it in a user namespace of its own"
         inside = ["nsenter", "-t", str(running.process.pid), "-U", "-m", "cat", mountpoint / "f"]
-        assert subprocess.check_output(inside, text=True) == _TEXT
+        assert subprocess.check_output(inside, text=True) == TEXT
         running.end()
 
 
@@ -580,7 +575,7 @@ def test_mount_that_gets_no_handlers_is_made_and_reported(
         mount = next(running.events())
         assert isinstance(mount, DaemonMount)
         assert (mount.accelerated, mount.reason) == (False, "not this time")
-        assert (mountpoint / "f").read_text() == _TEXT
+        assert (mountpoint / "f").read_text() == TEXT
         running.end()
 
 
@@ -640,7 +635,7 @@ def test_mount_goes_on_when_its_supervisor_is_gone(
     assert mount.accelerated
     running.detach()
     running.close()
-    assert (mountpoint / "f").read_text() == _TEXT
+    assert (mountpoint / "f").read_text() == TEXT
     assert Connection(mount.connection).state == "plain"
     subprocess.run(["umount", mountpoint], check=True)
     assert running.process.wait(30) == 0

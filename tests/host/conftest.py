@@ -17,6 +17,10 @@ from typing import Any
 
 import pytest
 
+from tests.stand_in import stand_in
+
+__all__ = ["stand_in"]
+
 _HERE = Path(__file__).parent
 _MNT_DETACH = 2
 _libc = ctypes.CDLL(None, use_errno=True)

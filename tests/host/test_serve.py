@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import os
 import re
 import signal
@@ -428,6 +429,21 @@ def test_serve_on_a_missing_directory_fails_and_can_be_tried_again(place: Path) 
         with pytest.raises(MountError, match="not a directory"):
             trio.run(efuse.serve, operations, place / "none")
     operations.close()
+
+
+def test_mount_of_plain_fuse_ends_with_its_daemon(
+    place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, mountpoint = _places(place)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            serve = functools.partial(efuse.serve, recovery=60)
+            await nursery.start(serve, efuse.Passthrough(source), mountpoint)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert f"{mountpoint} ends with its daemon: it mounts plain FUSE" in caplog.messages
 
 
 def test_umask_of_the_serving_process_stays_unchanged(place: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -22,7 +23,6 @@ import pytest
 from efuse.errors import MountError
 from efuse.fs.options import Options
 from efuse.supervisor import launch as launch_module
-from efuse.supervisor.notifications import Listener
 from efuse.supervisor.running import Ended, Running
 
 _MOUNTS_FUSE = """
@@ -85,10 +85,10 @@ def test_children_from_before_the_daemon_are_left_alone() -> None:
 def test_daemon_that_cannot_be_attended_to_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     launched: list[subprocess.Popen[bytes]] = []
 
-    def launch(*arguments: Any) -> tuple[subprocess.Popen[bytes], Listener]:
-        process, listener = launch_module.launch(*arguments)
-        launched.append(process)
-        return process, listener
+    def launch(*arguments: Any, **more: Any) -> object:
+        found = launch_module.launch(*arguments, **more)
+        launched.append(found.process)
+        return found
 
     def fails(*_: object, **_more: object) -> None:
         raise OSError(errno.EMFILE, "too many descriptors")
@@ -108,6 +108,23 @@ def test_signal_reaches_the_background_although_the_end_of_the_first_process_is_
         began = time.monotonic()
         assert [*running.events()] == [Ended(0)]
         assert time.monotonic() - began < 8
+
+
+def test_daemon_that_is_started_again_has_the_limits_of_the_first(tmp_path: Path) -> None:
+    """The supervisor raises its own limit of descriptors."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before[0] - 1, before[1]))
+    try:
+        script = 'ulimit -Sn >> "$0"'
+        running = Running(["sh", "-c", script, str(tmp_path / "limits")], None, adopt=True)
+        with contextlib.closing(running):
+            assert [*running.events()] == [Ended(0)]
+            running.restart()
+            assert [*running.events()] == [Ended(0)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    first, second = (tmp_path / "limits").read_text().split()
+    assert first == second == str(before[0] - 1)
 
 
 def test_process_in_the_background_is_awaited(tmp_path: Path) -> None:

@@ -6,13 +6,11 @@ Handlers are not attached. Another device node of /dev/fuse stands for /dev/efus
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import io
 import os
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import time
@@ -26,88 +24,25 @@ import pytest
 from efuse.cli import run
 from efuse.control.mounts import mounts
 from efuse.fs.acceleration import Acceleration
-from efuse.supervisor import answering, caller, errands, hiding, running
+from efuse.supervisor import errands, hiding
+from efuse.supervisor import running as supervisor
 from efuse.supervisor.admission import Owner
 from efuse.supervisor.daemon_mount import DaemonMount
 from efuse.supervisor.errands import Errands
 from efuse.supervisor.notifications import Notification
-from efuse.supervisor.running import Ended, Running
+from efuse.supervisor.running import Ended
 from efuse.supervisor.spawner import Spawner
 from efuse.supervisor.unmounting import Unmounting
 from efuse.supervisor.worker import Worker
+from tests.stand_in import scripted
 
 _ENOUGH_S = 30
 _INIT = hiding.Needed.__init__
 
-_LIBRARY = """
-import contextlib, ctypes, errno, fcntl, os, struct, sys, threading, time
-libc = ctypes.CDLL(None, use_errno=True)
-def opened():
-    return os.open("/dev/fuse", os.O_RDWR)
-def mount(target, fd, flags=0, kind=b"fuse.x"):
-    options = b"fd=%d,rootmode=40000,user_id=0,group_id=0" % fd
-    done = libc.mount(b"x", os.fsencode(target), kind, ctypes.c_ulong(flags), options)
-    return ctypes.get_errno() if done else 0
-def clone(fd, number):
-    return ctypes.get_errno() if libc.ioctl(fd, ctypes.c_ulong(0x8004E500), number) else 0
-def user():
-    os.setgroups([])
-    os.setresgid(65534, 65534, 65534)
-    os.setresuid(65534, 65534, 65534)
-    libc.prctl(4, 1, 0, 0, 0)
-"""
 
-
-@pytest.fixture
-def stand_in(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Let plain FUSE stand for eFuse. Its device is in this directory, for root only."""
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "dev,mode=755", "x", place], check=True)
-    device = place / "efuse"
-    os.mknod(device, 0o600 | stat.S_IFCHR, caller.FUSE_DEVICE)
-    made, opened = answering.mounted_detached, answering.opened
-
-    def begin(self: DaemonMount, connection: int, attach: object) -> None:
-        self.watched, self.connection = os.open("/proc/self/mountinfo", os.O_RDONLY), connection
-        self.acceleration = _Nothing()
-
-    def connected(self: DaemonMount) -> bytes | None:
-        there = any(each.connection == self.connection for each in mounts(fuse=True))
-        return b"1\n" if self.watched >= 0 and there else None
-
-    monkeypatch.setattr(errands, "DEVICE", device)
-    monkeypatch.setattr(answering, "mounted_detached", lambda t, *more: made(t[1:], *more))
-    monkeypatch.setattr(answering, "opened", lambda fstype: opened(fstype[1:]))
-    monkeypatch.setattr(answering.Answering, "_is_new", lambda self, mount: True)
-    monkeypatch.setattr(DaemonMount, "begin", begin)
-    monkeypatch.setattr(DaemonMount, "_connected", connected)
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "-l", place], check=True)
-
-
-class _Nothing(Acceleration):
-    def __init__(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-@contextlib.contextmanager
-def _running(
-    script: str, *words: object, require: bool = False, adopt: bool = False
-) -> Iterator[Running]:
-    command = [sys.executable, "-c", _LIBRARY + script, *map(str, words)]
-    running = Running(command, None, channels=False, require=require, adopt=adopt)
-    with contextlib.closing(running):
-        yield running
-        running.process.kill()
-
-
-def _status(script: str, *words: object, require: bool = False) -> int:
+def _status(script: str, *words: object, **more: Any) -> int:
     """Run a daemon to its end, and return its exit status."""
-    with _running(script, *words, require=require) as running:
+    with scripted(script, *words, **more) as running:
         *_, end = running.events()
         assert isinstance(end, Ended)
         return end.status
@@ -167,7 +102,7 @@ libc.umount2(os.fsencode(sys.argv[1]), 2)
 
 def test_mount_with_very_many_duplicates_is_plain(stand_in: Path) -> None:
     (stand_in / "mnt").mkdir()
-    with _running(_DUPLICATES, stand_in / "mnt", 400) as running:
+    with scripted(_DUPLICATES, stand_in / "mnt", 400) as running:
         first, *_, end = running.events()
         assert isinstance(first, DaemonMount)
         assert first.reason.startswith("the daemon has more than 253 descriptors")
@@ -200,17 +135,19 @@ fd = opened()
 assert clone(fd, struct.pack("=I", opened())) in (errno.EINVAL, errno.EPERM)
 assert libc.syscall(ctypes.c_long(430), b"fuse", 0) == -1 and ctypes.get_errno() == errno.EPERM
 assert mount("/", fd) == errno.EPERM
+assert libc.umount2(b"/", 2) == -1 and ctypes.get_errno() == errno.EPERM
 """
 
 
+@pytest.mark.parametrize("recovery_s", [0, 60])
 def test_user_without_the_right_to_mount_causes_no_process(
-    stand_in: Path, monkeypatch: pytest.MonkeyPatch
+    recovery_s: int, stand_in: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def start(*_: object) -> None:
         raise AssertionError("a process")
 
     monkeypatch.setattr(Spawner, "start", start)
-    assert _status(_TRIES) == 0
+    assert _status(_TRIES, recovery_s=recovery_s) == 0
 
 
 class _Full(io.StringIO):
@@ -224,7 +161,7 @@ def test_mount_goes_on_if_nothing_can_be_printed(
     """As in ``efuse run ... 2>&1 | head -1``, and with a log file on a full disk."""
     (stand_in / "mnt").mkdir()
     monkeypatch.setattr(sys, "stderr", _Full())
-    with _running(_MOUNTS, stand_in / "mnt") as running:
+    with scripted(_MOUNTS, stand_in / "mnt") as running:
         assert run._attend(running, require=False) == 0
 
 
@@ -245,7 +182,7 @@ time.sleep(600)
 def test_mount_of_a_user_is_unmounted(stand_in: Path) -> None:
     """FUSE does not let root look at it. So it is known by its connection."""
     (stand_in / "mnt").mkdir()
-    with _running(_MOUNTS_AS_USER, stand_in / "mnt") as running:
+    with scripted(_MOUNTS_AS_USER, stand_in / "mnt") as running:
         mount = next(running.events())
         assert isinstance(mount, DaemonMount)
         assert mount.by_user
@@ -316,7 +253,7 @@ time.sleep(600)
 def test_end_does_not_wait_for_a_daemon_that_hangs(stand_in: Path) -> None:
     for name in ("one", "two"):
         (stand_in / name).mkdir()
-    with _running(_HANGS, stand_in / "one", stand_in / "two", require=True) as running:
+    with scripted(_HANGS, stand_in / "one", stand_in / "two", require=True) as running:
         for event in running.events():
             assert isinstance(event, DaemonMount)
             if not event.connection:
@@ -328,10 +265,10 @@ def test_end_does_not_wait_for_a_daemon_that_hangs(stand_in: Path) -> None:
 
 
 def test_thread_that_attends_to_a_daemon_and_fails_leaves_no_call_waiting(stand_in: Path) -> None:
-    with _running("sys.exit(mount(sys.argv[1], opened()))", stand_in) as daemon:
+    with scripted("sys.exit(mount(sys.argv[1], opened()))", stand_in) as daemon:
         daemon.more = _fails  # type: ignore[method-assign]
         with pytest.raises(IndexError):
-            running._attend(daemon)
+            supervisor._attend(daemon)
         assert daemon.process.wait(_ENOUGH_S) == errno.ENOSYS
 
 
@@ -344,7 +281,7 @@ def test_one_thread_closes_while_no_other_looks(
 ) -> None:
     """One that closes a descriptor of a process while another polls would close it twice."""
     owned: list[bool] = []
-    with _running("time.sleep(600)") as daemon:
+    with scripted("time.sleep(600)") as daemon:
         lock: Any = daemon._errands._lock
 
         def looked(_: Unmounting) -> list[int]:
@@ -373,7 +310,7 @@ def test_processes_that_cannot_be_killed_are_awaited_together(
 
     monkeypatch.setattr(errands, "_END_S", 1.0)
     monkeypatch.setattr(Worker, "await_end", awaited)
-    with _running("time.sleep(600)") as daemon:
+    with scripted("time.sleep(600)") as daemon:
         under_way = daemon._errands
         for number in range(4):
             call = Notification(number, 0, "mount", (0,) * 6)
@@ -397,7 +334,7 @@ assert libc.syscall(ctypes.c_long(446), -1, 0) == -1
 
 def test_probe_for_landlock_confines_no_process(stand_in: Path) -> None:
     (stand_in / "mnt").mkdir()
-    with _running(_PROBES, stand_in / "mnt") as running:
+    with scripted(_PROBES, stand_in / "mnt") as running:
         mount, _ = running.events()
         assert isinstance(mount, DaemonMount)
         assert mount.accelerated or not mount.reason or "detached" in mount.reason
@@ -426,7 +363,7 @@ sys.exit(os.read(receives, 1)[0])
 
 def test_confined_user_has_no_effect_on_others(stand_in: Path) -> None:
     (stand_in / "mnt").mkdir()
-    with _running(_USER_CONFINES_ITSELF, stand_in / "mnt", os.getpid(), adopt=True) as running:
+    with scripted(_USER_CONFINES_ITSELF, stand_in / "mnt", os.getpid(), adopt=True) as running:
         mount, end = running.events()
         assert isinstance(mount, DaemonMount)
         assert "Landlock" not in mount.reason
@@ -458,7 +395,7 @@ def test_mount_that_is_propagated_hides_nothing(
     needed = at / "needed"
     monkeypatch.setattr(hiding.Needed, "__init__", partialmethod(_INIT, (str(needed / "x"),)))
     target = other / "needed" if way in ("path", "private") else needed
-    with _running(_MOUNTS_ELSEWHERE, target, way) as running:
+    with scripted(_MOUNTS_ELSEWHERE, target, way) as running:
         mount, end = running.events()
         assert isinstance(mount, DaemonMount)
         assert ("would hide" in mount.reason) == (way != "private")
@@ -494,7 +431,7 @@ sys.exit(number)
 def test_mount_by_the_daemon_of_autofs_is_plain(stand_in: Path) -> None:
     """Any other process would wait for the mount that it is to make."""
     (stand_in / "auto").mkdir()
-    with _running(_SERVES_AUTOMOUNTS, stand_in / "auto") as running:
+    with scripted(_SERVES_AUTOMOUNTS, stand_in / "auto") as running:
         mount, end = running.events()
         assert end == Ended(0)
         assert isinstance(mount, DaemonMount)
@@ -543,7 +480,7 @@ sys.exit(number)
 
 def test_path_below_a_descriptor_of_the_caller_is_left_to_the_kernel(stand_in: Path) -> None:
     (stand_in / "mnt").mkdir()
-    with _running(_MOUNTS_BELOW_DESCRIPTOR, stand_in) as running:
+    with scripted(_MOUNTS_BELOW_DESCRIPTOR, stand_in) as running:
         mount, end = running.events()
         assert isinstance(mount, DaemonMount)
         assert "leads through a link of /proc" in mount.reason
@@ -585,7 +522,7 @@ def test_context_gets_a_device_of_its_type(
     watches: str, status: int, reason: str, stand_in: Path
 ) -> None:
     """It is plain from the beginning if that can be known, and otherwise the call fails."""
-    with _running(_CONFIGURES, stand_in, watches) as running:
+    with scripted(_CONFIGURES, stand_in, watches) as running:
         *found, end = running.events()
         assert [each.reason for each in found if isinstance(each, DaemonMount)] == (
             [reason] if reason else []

@@ -63,6 +63,26 @@ def test_stat_of_a_mount_shows_its_opcodes(
     assert row.split() == ["lookup", "4", "3", "75.0%", "0", "1", "0", "stale", "1"]
 
 
+def test_stat_of_a_mount_shows_its_daemon(
+    sysfs: FakeSysfs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exit_ = "1700000000 9 5 1 3 250"
+    sysfs.add(41, "/mnt/a", recovery="60", daemon="dead", incarnation="3", daemon_exit=exit_)
+    sysfs.add(42, "/mnt/b", recovery="60")
+    sysfs.add(43, "/mnt/c")
+    _, out, _ = efuse(capsys, "stat", "/mnt/a")
+    lines = out.splitlines()
+    assert lines[0].split("  learned")[0].endswith("0 waiting  daemon dead")
+    assert lines[2] == (
+        "daemon: dead  successors 3  recovery 60 s  last end: 9 lost, 5 sent again, 1 settled,"
+        " 3 failed, 250 ms without a daemon"
+    )
+    _, out, _ = efuse(capsys, "stat", "/mnt/b")
+    assert out.splitlines()[2] == "daemon: serving  successors 0  recovery 60 s"
+    _, out, _ = efuse(capsys, "stat", "/mnt/c")
+    assert "daemon: " not in out
+
+
 def test_stat_json_has_the_counters_of_the_sample(
     sysfs: FakeSysfs, capsys: pytest.CaptureFixture[str]
 ) -> None:

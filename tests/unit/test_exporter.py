@@ -20,6 +20,7 @@ from efuse.stats import (
     Channel,
     ChannelCounters,
     Counters,
+    DaemonEnd,
     DeviceCounters,
     DeviceSample,
     MapUsage,
@@ -65,12 +66,19 @@ def scrape(collector: Collector) -> Callable[..., float | None]:
 def test_mount_exports_its_state_and_counters(sysfs: FakeSysfs) -> None:
     sysfs.add(
         41, "/mnt/a", exit_info='replace 0 by "another"', waiting="3", map_full="5",
-        enable_seq="2", invalid_verdicts="4",
+        enable_seq="2", invalid_verdicts="4", recovery="60", daemon="dead", incarnation="3",
+        daemon_exit="1700000000 9 5 1 3 2500",
     )  # fmt: skip
     value = scrape(Collector())
     mount = {"connection": "41", "mountpoint": "/mnt/a"}
-    told = {"state": "attached", "ops": "efuse", "consistency": "ttl"}
+    told = {"state": "attached", "ops": "efuse", "consistency": "ttl", "daemon": "dead"}
     assert value("mount_info", **mount, **told, exit_info='replace 0 by "another"') == 1
+    assert value("recovery_seconds", **mount) == 60
+    assert value("successors_total", **mount) == 3
+    ends = ("timestamp_seconds", "lost_requests", "resent_requests", "settled_requests")
+    ends += ("failed_requests", "gap_seconds")
+    found = [value(f"last_end_{name}", **mount) for name in ends]
+    assert found == [1700000000, 9, 5, 1, 3, 2.5]
     assert value("waiting_requests", **mount) == 3
     assert value("learned_values_total", **mount) == 12
     assert value("map_full_values_total", **mount) == 5
@@ -342,11 +350,12 @@ def test_every_field_of_the_samples_is_exported() -> None:
     there = {field.name for each in plain for field in fields(each)}
     nested = (ChannelCounters, DeviceCounters)
     there |= {f"counters.{field.name}" for each in nested for field in fields(each)}
+    there |= {f"last_end.{field.name}" for field in fields(DaemonEnd)}
     # Left out: what identifies a sample, how it was read, what contains other samples, settings,
     # and a histogram's count.
     apart = {"connection", "mountpoint", "node", "name", "mounts", "taken_ns", "timing"}
     apart |= {"kind", "since_ns"}
-    holding = {"opcodes", "paths", "channels", "maps", "counters"}
+    holding = {"opcodes", "paths", "channels", "maps", "counters", "last_end"}
     assert told - {"up"} == there - apart - holding - {"balance", "timed"}
 
 

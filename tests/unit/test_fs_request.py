@@ -64,6 +64,16 @@ def test_channels_are_wanted_unless_an_option_says_otherwise() -> None:
     assert request.options == {"default_permissions", "ro"}
 
 
+def test_recovery_is_a_number_of_seconds() -> None:
+    request = Request("passthrough")
+    request.take(["recovery=90", "ro"])
+    assert request.recovery == 90
+    assert request.options == {"default_permissions", "ro"}
+    for value in ("", "1m", "-1", "1.5"):
+        with pytest.raises(UsageError, match="recovery cannot be"):
+            request.take([f"recovery={value}"])
+
+
 def test_permissions_may_be_left_to_the_daemon() -> None:
     request = Request("passthrough")
     request.take(["no_default_permissions"])

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import threading
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import trio
 
 import efuse
+from efuse.errors import UsageError
 from efuse.fs import session as module
 from efuse.fs.own_mount import OwnMount
 from efuse.fs.session import _Session
@@ -24,6 +26,12 @@ def _session(path: Path) -> _Session:
         return _Session(efuse.Operations(), str(path), (), channels=False)
 
     return trio.run(make)
+
+
+@pytest.mark.parametrize("recovery", [-1, 86401])
+def test_recovery_out_of_range_fails(tmp_path: Path, recovery: int) -> None:
+    with pytest.raises(UsageError, match="recovery cannot be"):
+        trio.run(functools.partial(efuse.serve, efuse.Operations(), tmp_path, recovery=recovery))
 
 
 class _Mount:

@@ -62,14 +62,14 @@ def test_processes_with_the_same_open_file_are_found() -> None:
 
 def test_only_dev_fuse_is_handed_to_the_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another thread of the caller may put another file there after the look at it."""
-    monkeypatch.setattr("efuse.supervisor.swapping.FUSE_DEVICE", os.stat("/dev/null").st_rdev)
+    number = os.stat("/dev/null").st_rdev
     fuse, other = os.open("/dev/null", os.O_RDWR), os.open("/dev/zero", os.O_RDWR)
     device = os.open("/dev/null", os.O_PATH)
     try:
-        assert Swap(Caller(os.getpid()), fuse, device).places == {fuse: True}
+        assert Swap(Caller(os.getpid()), fuse, device, number).places == {fuse: True}
         monkeypatch.setattr(Caller, "descriptor", lambda *_: os.dup(other))
         with pytest.raises(OSError, match="Bad file descriptor"):
-            Swap(Caller(os.getpid()), fuse, device)
+            Swap(Caller(os.getpid()), fuse, device, number)
     finally:
         for each in (fuse, other, device):
             os.close(each)
@@ -216,7 +216,7 @@ def _answer(
         return unreadable() if devices is None else devices  # type: ignore[return-value]
 
     monkeypatch.setattr(Caller, "text", unreadable)
-    monkeypatch.setattr(Caller, "devices", property(seen))
+    monkeypatch.setattr(Caller, "devices", seen)
     call = Notification(1, os.getpid(), name, (4, 1, 1, flags, 1, 0))
     situation = Situation(-1, 0, os.getpid(), os.getpid(), False, False, ())
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
