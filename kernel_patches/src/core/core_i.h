@@ -115,10 +115,14 @@ enum efuse_channel_counter {
 #define EFUSE_LATENCY_MAX_LOG	34
 #define EFUSE_NR_LATENCIES	((EFUSE_LATENCY_MAX_LOG - EFUSE_LATENCY_MIN_LOG) * 4 + 2)
 
+/* Counters are in rows of a power of two: a shift finds the row of an opcode or a path. */
+#define EFUSE_ROW	16
+static_assert(EFUSE_NR_COUNTERS <= EFUSE_ROW && EFUSE_NR_PATH_COUNTERS <= EFUSE_ROW);
+
 /* The counters of one CPU. efuse_stats_sum() adds them up. */
 struct efuse_stats {
-	u64 path[EFUSE_NR_PATHS][EFUSE_NR_PATH_COUNTERS];
-	u64 op[EFUSE_NR_OPCODES][EFUSE_NR_COUNTERS];
+	u64 path[EFUSE_NR_PATHS][EFUSE_ROW];
+	u64 op[EFUSE_NR_OPCODES][EFUSE_ROW];
 	u64 channel[EFUSE_NR_CHANNEL_COUNTERS];
 	u64 learned;
 	u64 map_full;
