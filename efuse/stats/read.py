@@ -25,6 +25,9 @@ __all__ = ["read", "read_all"]
 
 _Read = Callable[[Path, Sequence[str]], list[str]]
 
+# The first line of an opcode that was not requested. Most are not, and are not parsed.
+_UNUSED = "requests 0\n"
+
 
 def read(
     connection: Connection,
@@ -92,6 +95,8 @@ def _read_opcodes(read: _Read, connection: Connection, timing: bool) -> dict[str
     directory, opcodes = connection.path / "stats", connection.opcodes()
     found = {}
     for opcode, text in zip(opcodes, read(directory, opcodes), strict=True):
+        if text.startswith(_UNUSED):
+            continue
         counters = Counters(**numbers(directory / opcode, lines(text), COUNTERS))
         if counters.requests:
             found[opcode] = counters if timing else counters.untimed()

@@ -149,9 +149,10 @@ def test_read_without_timing_watches_no_times(tmp_path: Path) -> None:
 def test_read_without_a_line_fails_and_with_another_line_does_not(tmp_path: Path) -> None:
     sysfs = FakeSysfs(tmp_path)
     path = sysfs.add(41)
-    with (path / "stats/mknod").open("a") as file:
-        file.write("invented 3\n")
-    assert read(Connection(41, root=sysfs.root)).opcodes == {}
+    sysfs.count(41, "mknod", requests=1)
+    text = (path / "stats/mknod").read_text()
+    (path / "stats/mknod").write_text("invented 3\n" + text)
+    assert read(Connection(41, root=sysfs.root)).opcodes == {"mknod": Counters(requests=1)}
     sysfs.drop_line(41, "stats/mknod", "hits")
     with pytest.raises(ControlError, match="stats/mknod has no number hits"):
         read(Connection(41, root=sysfs.root))
