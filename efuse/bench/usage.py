@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from efuse.control import Connection
-from efuse.control.attributes import read_file
+from efuse.control import PATHS, Connection
 from efuse.stats import Sample, read
 
 __all__ = ["Moves", "Usage", "channel_counts", "kernel_counts", "switches"]
@@ -84,8 +83,7 @@ def kernel_counts(connection: int | None) -> tuple[Sample | None, dict[str, int]
     if connection is None:
         return None, {}
     directory = Connection(connection)
-    files = sorted((directory.path / "paths").glob("*/requests"))
-    paths = {file.parent.name: int(read_file(file)) for file in files}
+    paths = {path: directory.counts(f"paths/{path}")["requests"] for path in sorted(PATHS)}
     return read(directory, timing=False), paths
 
 
@@ -93,15 +91,9 @@ def channel_counts(connection: int | None) -> tuple[dict[str, int], ...]:
     """Return the counters in ``channels/`` of *connection* for each CPU; None means plain FUSE."""
     if connection is None:
         return ()
-    root = Connection(connection).path / "channels"
-    cpus = sorted(int(path.name) for path in root.iterdir() if path.name.isdigit())
-    return tuple(_counters(root / str(cpu)) for cpu in cpus)
-
-
-def _counters(directory: Path) -> dict[str, int]:
-    """Return the counters that the module has."""
-    files = [directory / name for name in _CHANNEL_COUNTERS if (directory / name).exists()]
-    return {file.name: int(read_file(file)) for file in files}
+    directory = Connection(connection)
+    each = (directory.counts(f"channels/{cpu}") for cpu in directory.cpus())
+    return tuple({name: counts[name] for name in _CHANNEL_COUNTERS} for counts in each)
 
 
 def switches(pids: Iterable[int], kind: str = "voluntary") -> int:

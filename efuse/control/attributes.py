@@ -185,7 +185,13 @@ def text(doc: str, *, range: str = "text", default: str = "") -> Attribute[str]:
 
 
 def number(
-    doc: str, *, unit: str = "", mode: int = 0o444, default: str = "0", file: str = ""
+    doc: str,
+    *,
+    unit: str = "",
+    mode: int = 0o444,
+    range: str = "0 to 2^64-1",
+    default: str = "0",
+    file: str = "",
 ) -> Attribute[int]:
     """Return a read-only attribute that holds an unsigned number."""
     return Attribute(
@@ -194,7 +200,7 @@ def number(
         doc=doc,
         mode=mode,
         unit=unit,
-        range="0 to 2^64-1",
+        range=range,
         default=default,
         file=file,
     )

@@ -16,6 +16,7 @@ from efuse.control.attributes import (
     text,
     trigger,
 )
+from efuse.control.counters import lines, numbers
 from efuse.control.mounts import MOUNTINFO, find
 from efuse.errors import ControlError, reason
 
@@ -41,7 +42,7 @@ MOST_RECOVERY_S = 86400
 """How long callers can wait for a successor of a daemon at most, in seconds."""
 
 PATHS = ("daemon", "direct", "cache", "device")
-"""Paths that a READ or WRITE can take. The directories of ``paths/`` have these names."""
+"""Paths that a READ or WRITE can take. The files with their counters have these names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +178,12 @@ class Connection:
     _abort = trigger("abort the connection: every request fails from now on")
     waiting = number("requests in flight at the daemon", unit="requests")
     io_uring = switch("the daemon receives its requests by io_uring (Linux 6.14)", mode=0o444)
+    watch_times = number(
+        "a read of it makes the kernel take the times of requests, for so many seconds",
+        unit="seconds",
+        range="10",
+        default="10",
+    )
     learned = number("values handed to the maps since the mount", unit="values")
     map_full = number("values that the maps did not accept", unit="values")
     forced_path = choice(
@@ -309,8 +316,32 @@ class Connection:
 
         :raises ControlError: the connection no longer exists.
         """
+        return tuple(sorted(self._names("stats")))
+
+    def cpus(self) -> tuple[int, ...]:
+        """Return the sorted numbers of the CPUs that have a queue: all possible ones.
+
+        :raises ControlError: the connection no longer exists.
+        """
+        return tuple(sorted(int(name) for name in self._names("channels") if name.isdecimal()))
+
+    def counts(self, file: str) -> dict[str, int]:
+        """Return the counters of an opcode, a path or a CPU by name.
+
+        The distribution of times of a path is not part of the result.
+
+        :param file: path of the file, relative to the connection's directory: ``stats/lookup``,
+            ``paths/direct`` or ``channels/0``.
+        :raises ControlError: the file cannot be read.
+        """
+        path = self.path / file
+        values = lines(read_file(path))
+        values.pop("latency", None)
+        return numbers(path, values, values)
+
+    def _names(self, directory: str) -> list[str]:
         try:
-            return tuple(sorted(p.name for p in (self.path / "stats").iterdir()))
+            return [path.name for path in (self.path / directory).iterdir()]
         except OSError as e:
             raise ControlError(f"connection {self.id} is gone: {reason(e)}") from e
 

@@ -37,7 +37,7 @@ class Balance:
 
 @dataclass(frozen=True, slots=True)
 class ChannelCounters:
-    """Counters of one CPU, named as the files in ``channels/<cpu>/``."""
+    """Counters of one CPU, named as the lines of ``channels/<cpu>``."""
 
     sent: int = 0
     stolen: int = 0
@@ -77,7 +77,7 @@ class ChannelCounters:
 
 
 CHANNEL_COUNTERS = tuple(f.name for f in fields(ChannelCounters))
-"""Names of a CPU's counters, which are the names of its files in sysfs."""
+"""Names of a CPU's counters, which are names of lines in sysfs."""
 
 
 def _share(part: int, whole: int) -> float | None:
@@ -105,7 +105,7 @@ class Channel:
 
 
 CHANNEL_STATE = tuple(f.name for f in fields(Channel) if f.name != "counters")
-"""Names of the files that hold the present state, not a counter."""
+"""Names of the lines that hold the present state, not a counter."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,6 @@ from efuse.stats.paths import PathCounters, PathRates, path_rates
 __all__ = [
     "COUNTERS",
     "REASONS",
-    "TIMES",
     "Counters",
     "DaemonEnd",
     "MapUsage",
@@ -51,13 +50,13 @@ REASONS = (
 )
 """Reasons why a request went to the daemon, which are the names of their counters."""
 
-TIMES = ("hit_ns", "hit_timed", "daemon_ns", "daemon_timed")
-"""Counters that advance only while a process reads them."""
+# Counters that advance only while a process watches times.
+_TIMES = ("hit_ns", "hit_timed", "daemon_ns", "daemon_timed")
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Counters of one opcode, named as the files in ``stats/<opcode>/``."""
+    """Counters of one opcode, named as the lines of ``stats/<opcode>``."""
 
     requests: int = 0
     hits: int = 0
@@ -109,13 +108,13 @@ class Counters:
 
     def untimed(self) -> "Counters":
         """Return the counters with all times set to 0."""
-        return Counters(*_numbers(self)[: -len(TIMES)])
+        return Counters(*_numbers(self)[: -len(_TIMES)])
 
 
 _NONE = Counters()
 
 COUNTERS = tuple(f.name for f in fields(Counters))
-"""Names of an opcode's counters, which are the names of its files in sysfs."""
+"""Names of an opcode's counters, which are the names of its lines in sysfs."""
 
 _numbers = attrgetter(*COUNTERS)  # much faster than one getattr() per counter
 

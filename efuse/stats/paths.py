@@ -10,15 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter, sub
 
-__all__ = ["LATENCIES", "PATH_COUNTERS", "PATH_TIMES", "PathCounters", "PathRates", "path_rates"]
+__all__ = ["LATENCIES", "PATH_COUNTERS", "PathCounters", "PathRates", "path_rates"]
 
 LATENCIES = 106
-"""Number of values in the file ``latency`` of a path; see docs/sysfs.md."""
+"""Number of values in the line ``latency`` of a path; see docs/sysfs.md."""
 
 _SHORTEST_NS = 256  # Shorter times are one bucket. Above, each power of two has four buckets.
-
-PATH_TIMES = ("ns", "timed", "latency")
-"""Files that advance only while a process reads them."""
 
 
 def _starts_ns(index: int) -> float:
@@ -31,7 +28,7 @@ def _starts_ns(index: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PathCounters:
-    """Counters of one path, named as the files in ``paths/<path>/``."""
+    """Counters of one path, named as the lines of ``paths/<path>``."""
 
     chosen: int = 0
     requests: int = 0
@@ -57,7 +54,7 @@ class PathCounters:
         """Return whether a counter is lower than in *before*.
 
         :param before: an earlier sample.
-        :param timing: whether to compare the times of `PATH_TIMES` too.
+        :param timing: whether to compare the times too.
         """
         change = self - before
         if not timing:
@@ -88,12 +85,12 @@ class PathCounters:
         return self.error_ns / self.actual_ns if self.actual_ns else None
 
     def untimed(self) -> PathCounters:
-        """Return the counters without the times that advance only while a process reads them."""
+        """Return the counters with all times set to 0."""
         return replace(self, ns=0, timed=0, latency=(0,) * LATENCIES)
 
 
 PATH_COUNTERS = tuple(f.name for f in fields(PathCounters) if f.name != "latency")
-"""Names of a path's counters, which are the names of its files in sysfs."""
+"""Names of a path's counters, which are the names of its lines in sysfs, without `latency`."""
 
 _numbers = attrgetter(*PATH_COUNTERS)  # much faster than one getattr() per counter
 
@@ -130,7 +127,7 @@ def path_rates(
     :param before: counters of the earlier sample, by path.
     :param after: counters of the later sample, by path.
     :param seconds: time between the samples.
-    :param timing: whether both samples have the times of `PATH_TIMES`.
+    :param timing: whether both samples have times.
     """
     changes = {path: now - before.get(path, PathCounters()) for path, now in after.items()}
     if not timing:

@@ -4,13 +4,13 @@
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from efuse.control import PATHS, ROOT, Connection, connections, mounts
-from efuse.control.attributes import read_file, read_files
+from efuse.control.attributes import read_files
+from efuse.control.counters import lines, numbers
 from efuse.control.files import KeptFiles
 from efuse.control.mounts import MOUNTINFO
-from efuse.errors import ControlError, reason
+from efuse.errors import ControlError
 from efuse.stats.channels import (
     CHANNEL_COUNTERS,
     CHANNEL_STATE,
@@ -18,12 +18,15 @@ from efuse.stats.channels import (
     Channel,
     ChannelCounters,
 )
-from efuse.stats.model import COUNTERS, TIMES, Counters, DaemonEnd, MapUsage, Sample
-from efuse.stats.paths import LATENCIES, PATH_COUNTERS, PATH_TIMES, PathCounters
+from efuse.stats.model import COUNTERS, Counters, DaemonEnd, MapUsage, Sample
+from efuse.stats.paths import LATENCIES, PATH_COUNTERS, PathCounters
 
 __all__ = ["read", "read_all"]
 
 _Read = Callable[[Path, Sequence[str]], list[str]]
+
+# The first line of an opcode that was not requested. Most are not, and are not parsed.
+_UNUSED = "requests 0\n"
 
 
 def read(
@@ -36,20 +39,16 @@ def read(
 ) -> Sample:
     """Read all counters of *connection* now.
 
-    For an opcode without requests, only ``requests`` is read.
-
     :param mountpoint: mount point for the sample.
-    :param timing: whether to read times. Reading one makes the kernel measure every request for
-        10 s. Without it, the times in the sample are 0.
+    :param timing: whether to read times, and make the kernel take them for the next 10 s. Without
+        it, the times in the sample are 0.
     :param maps: usage of the maps for the sample.
     :param files: files that are kept open, which makes repeated reading cheaper.
     :raises ControlError: the connection no longer exists.
     """
     read = read_files if files is None else files.read
-    stats = connection.path / "stats"
-    opcodes = _read_opcodes(read, stats, connection.opcodes(), timing)
-    if timing and "lookup" not in opcodes:
-        read_file(stats / "lookup" / "hit_ns")
+    if timing:
+        read(connection.path, ["watch_times"])
     return Sample(
         connection=connection.id,
         taken_ns=time.monotonic_ns(),
@@ -68,15 +67,15 @@ def read(
         learned=connection.learned,
         map_full=connection.map_full,
         invalid_verdicts=connection.invalid_verdicts,
-        opcodes=opcodes,
-        paths={p: _read_path(read, connection.path / "paths" / p, timing) for p in PATHS},
+        opcodes=_read_opcodes(read, connection, timing),
+        paths=_read_paths(read, connection, timing),
         balance=Balance(
             policy=connection.policy,
             threshold=connection.threshold,
             spread=connection.spread,
             spin_ns=connection.spin_ns,
         ),
-        channels=_read_channels(read, connection.path / "channels"),
+        channels=_read_channels(read, connection),
         maps=tuple(maps),
         timing=timing,
     )
@@ -88,59 +87,50 @@ def _last_end(connection: Connection) -> DaemonEnd:
     return DaemonEnd(told.time, told.lost, told.resent, told.settled, told.failed, gap_ns)
 
 
-def _read_channels(read: _Read, directory: Path) -> dict[int, Channel]:
-    try:
-        cpus = sorted(int(p.name) for p in directory.iterdir() if p.name.isdecimal())
-    except OSError as e:
-        raise ControlError(f"cannot list {directory}: {reason(e)}") from e
-    found = ((cpu, _read_channel(read, directory / str(cpu))) for cpu in cpus)
+def _read_channels(read: _Read, connection: Connection) -> dict[int, Channel]:
+    directory, cpus = connection.path / "channels", connection.cpus()
+    texts = read(directory, [str(cpu) for cpu in cpus])
+    found = ((cpu, _channel(directory / str(cpu), t)) for cpu, t in zip(cpus, texts, strict=True))
     # CPUs that are possible but not present have a queue too.
     return {cpu: channel for cpu, channel in found if channel.used}
 
 
-def _read_channel(read: _Read, directory: Path) -> Channel:
-    numbers = _counts(read, directory, (*CHANNEL_STATE, *CHANNEL_COUNTERS))
-    state = zip(CHANNEL_STATE, numbers, strict=False)
-    counters = ChannelCounters(*numbers[len(CHANNEL_STATE) :])
-    return Channel(**dict(state), counters=counters)
+def _channel(path: Path, text: str) -> Channel:
+    values = lines(text)
+    counters = ChannelCounters(**numbers(path, values, CHANNEL_COUNTERS))
+    return Channel(**numbers(path, values, CHANNEL_STATE), counters=counters)
 
 
-def _read_opcodes(
-    read: _Read, directory: Path, opcodes: Sequence[str], timing: bool
-) -> dict[str, Counters]:
-    names = [n for n in COUNTERS if timing or n not in TIMES]
-    requests = _counts(read, directory, [f"{opcode}/requests" for opcode in opcodes])
+def _read_opcodes(read: _Read, connection: Connection, timing: bool) -> dict[str, Counters]:
+    directory, opcodes = connection.path / "stats", connection.opcodes()
     found = {}
-    for opcode, number in zip(opcodes, requests, strict=True):
-        if number:
-            counts = _counts(read, directory, [f"{opcode}/{name}" for name in names])
-            found[opcode] = Counters(**dict(zip(names, counts, strict=True)))
+    for opcode, text in zip(opcodes, read(directory, opcodes), strict=True):
+        if text.startswith(_UNUSED):
+            continue
+        counters = Counters(**numbers(directory / opcode, lines(text), COUNTERS))
+        if counters.requests:
+            found[opcode] = counters if timing else counters.untimed()
     return found
 
 
-def _read_path(read: _Read, directory: Path, timing: bool) -> PathCounters:
-    names = [n for n in PATH_COUNTERS if timing or n not in PATH_TIMES]
-    found: dict[str, Any] = dict(zip(names, _counts(read, directory, names), strict=True))
-    if timing:
-        found["latency"] = _latency(read, directory)
-    return PathCounters(**found)
+def _read_paths(read: _Read, connection: Connection, timing: bool) -> dict[str, PathCounters]:
+    directory = connection.path / "paths"
+    found = {}
+    for name, text in zip(PATHS, read(directory, PATHS), strict=True):
+        values = lines(text)
+        counters = PathCounters(
+            **numbers(directory / name, values, PATH_COUNTERS),
+            latency=_latency(directory / name, values.get("latency", "")),
+        )
+        found[name] = counters if timing else counters.untimed()
+    return found
 
 
-def _latency(read: _Read, directory: Path) -> tuple[int, ...]:
-    path = directory / "latency"
-    words = read(directory, ["latency"])[0].split()
+def _latency(path: Path, value: str) -> tuple[int, ...]:
+    words = value.split()
     if len(words) != LATENCIES or not all(word.isdecimal() for word in words):
         raise ControlError(f"{path} does not hold {LATENCIES} numbers")
     return tuple(map(int, words))
-
-
-def _counts(read: _Read, directory: Path, names: Sequence[str]) -> list[int]:
-    words = read(directory, names)
-    try:
-        return [int(word) for word in words]
-    except ValueError as e:
-        name, word = next(f for f in zip(names, words, strict=True) if not f[1].isdecimal())
-        raise ControlError(f"{directory / name} holds {word!r}, which is not a number") from e
 
 
 def read_all(

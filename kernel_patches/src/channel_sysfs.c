@@ -1,69 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0
-/* channels/ of a connection in sysfs: the queue of each CPU, and the channel that serves it. */
+/* channels/ of a connection in sysfs: settings, and a file for the queue of each CPU. */
 #include "efuse_i.h"
 
 #include <linux/sysfs.h>
 
-/* @kobj is channels/<cpu> of a connection. */
-static struct efuse_conn *efuse_conn_of_channel(struct kobject *kobj)
-{
-	return container_of(kobj->parent->parent, struct efuse_conn, kobj);
-}
-
-static struct efuse_queue *efuse_queue_of(struct kobject *kobj)
-{
-	struct efuse_conn *ec = efuse_conn_of_channel(kobj);
+/* A file of channels/: the queue of a CPU, and its channel. */
+struct efuse_channel_attr {
+	struct kobj_attribute attr;
+	char name[12];
 	int cpu;
+};
 
-	/* efuse_channel_sysfs_add() made the name from a number. */
-	if (WARN_ON_ONCE(kstrtoint(kobject_name(kobj), 10, &cpu)))
-		cpu = 0;
-	return ec->queues[cpu];
-}
-
-static ssize_t node_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
-{
-	return sysfs_emit(buf, "%d\n", efuse_queue_of(kobj)->node);
-}
-
-static struct kobj_attribute node_attr = __ATTR_RO(node);
-
-static ssize_t depth_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
-{
-	return sysfs_emit(buf, "%u\n", READ_ONCE(efuse_queue_of(kobj)->depth));
-}
-
-static struct kobj_attribute depth_attr = __ATTR_RO(depth);
-
-static ssize_t sent_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
-{
-	return sysfs_emit(buf, "%llu\n", READ_ONCE(efuse_queue_of(kobj)->sent));
-}
-
-static struct kobj_attribute sent_attr = __ATTR_RO(sent);
-
-static ssize_t stolen_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
-{
-	return sysfs_emit(buf, "%llu\n", READ_ONCE(efuse_queue_of(kobj)->stolen));
-}
-
-static struct kobj_attribute stolen_attr = __ATTR_RO(stolen);
-
-/* A u32 of the CPU's channel; 0 if the CPU has no channel. */
-#define EFUSE_CHANNEL_ATTR(name, value)							\
-	static ssize_t name##_show(struct kobject *kobj, struct kobj_attribute *attr,	\
-				   char *buf)						\
-	{										\
-		struct efuse_channel *channel;						\
-		u32 number;								\
-											\
-		rcu_read_lock();							\
-		channel = rcu_dereference(efuse_queue_of(kobj)->channel);		\
-		number = channel ? (value) : 0;						\
-		rcu_read_unlock();							\
-		return sysfs_emit(buf, "%u\n", number);					\
-	}										\
-	static struct kobj_attribute name##_attr = __ATTR_RO(name)
+static const char * const efuse_channel_counter_names[EFUSE_NR_CHANNEL_COUNTERS] = {
+	[EFUSE_POLL_HITS] = "poll_hits",
+	[EFUSE_POLL_MISSES] = "poll_misses",
+	[EFUSE_SPIN_HITS] = "spin_hits",
+	[EFUSE_SPIN_MISSES] = "spin_misses",
+	[EFUSE_ELSEWHERE] = "elsewhere",
+	[EFUSE_OTHERS_WOKEN] = "others_woken",
+	[EFUSE_BROUGHT] = "brought",
+	[EFUSE_REPLY_REFUSED] = "refused",
+};
 
 static u32 efuse_sleepers(struct efuse_channel *channel)
 {
@@ -75,77 +32,44 @@ static u32 efuse_sleepers(struct efuse_channel *channel)
 	return count;
 }
 
-EFUSE_CHANNEL_ATTR(slots, channel->slots);
-EFUSE_CHANNEL_ATTR(in_flight, READ_ONCE(channel->nr_in_flight));
-EFUSE_CHANNEL_ATTR(service_ns, READ_ONCE(channel->service_ns));
-EFUSE_CHANNEL_ATTR(polling, efuse_poll_free(channel));
-EFUSE_CHANNEL_ATTR(sleeping, efuse_sleepers(channel));
-
-/* A counter of events on the CPU. */
-struct efuse_channel_count {
-	struct kobj_attribute attr;
-	enum efuse_channel_counter counter;
-};
-
-static ssize_t count_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
+static ssize_t efuse_channel_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
 {
-	const struct efuse_channel_count *count = container_of(attr, struct efuse_channel_count,
-								 attr);
-	const struct efuse_stats *stats = per_cpu_ptr(efuse_conn_of_channel(kobj)->stats,
-						      efuse_queue_of(kobj)->cpu);
+	int cpu = container_of(attr, struct efuse_channel_attr, attr)->cpu;
+	struct efuse_conn *ec = efuse_conn_of(kobj);
+	const struct efuse_stats *stats = per_cpu_ptr(ec->stats, cpu);
+	const struct efuse_queue *queue = ec->queues[cpu];
+	u32 slots = 0, in_flight = 0, service_ns = 0, polling = 0, sleeping = 0;
+	struct efuse_channel *channel;
+	int i, len;
 
-	return sysfs_emit(buf, "%llu\n", READ_ONCE(stats->channel[count->counter]));
+	rcu_read_lock();
+	channel = rcu_dereference(queue->channel);
+	if (channel) {
+		slots = channel->slots;
+		in_flight = READ_ONCE(channel->nr_in_flight);
+		service_ns = READ_ONCE(channel->service_ns);
+		polling = efuse_poll_free(channel);
+		sleeping = efuse_sleepers(channel);
+	}
+	rcu_read_unlock();
+	len = sysfs_emit(buf, "node %d\nslots %u\ndepth %u\nin_flight %u\nservice_ns %u\n"
+			 "polling %u\nsleeping %u\nsent %llu\nstolen %llu\n",
+			 queue->node, slots, READ_ONCE(queue->depth), in_flight, service_ns,
+			 polling, sleeping, READ_ONCE(queue->sent), READ_ONCE(queue->stolen));
+	for (i = 0; i < EFUSE_NR_CHANNEL_COUNTERS; i++)
+		len += sysfs_emit_at(buf, len, "%s %llu\n", efuse_channel_counter_names[i],
+				     READ_ONCE(stats->channel[i]));
+	return len;
 }
 
-#define EFUSE_CHANNEL_COUNT(name, counter)			\
-	static struct efuse_channel_count name##_count = {	\
-		__ATTR(name, 0444, count_show, NULL), counter	\
-	}
-
-EFUSE_CHANNEL_COUNT(poll_hits, EFUSE_POLL_HITS);
-EFUSE_CHANNEL_COUNT(poll_misses, EFUSE_POLL_MISSES);
-EFUSE_CHANNEL_COUNT(spin_hits, EFUSE_SPIN_HITS);
-EFUSE_CHANNEL_COUNT(spin_misses, EFUSE_SPIN_MISSES);
-EFUSE_CHANNEL_COUNT(elsewhere, EFUSE_ELSEWHERE);
-EFUSE_CHANNEL_COUNT(others_woken, EFUSE_OTHERS_WOKEN);
-EFUSE_CHANNEL_COUNT(brought, EFUSE_BROUGHT);
-EFUSE_CHANNEL_COUNT(refused, EFUSE_REPLY_REFUSED);
-
-static const struct attribute *efuse_channel_attrs[] = {
-	&node_attr.attr,
-	&slots_attr.attr,
-	&depth_attr.attr,
-	&in_flight_attr.attr,
-	&service_ns_attr.attr,
-	&polling_attr.attr,
-	&sleeping_attr.attr,
-	&sent_attr.attr,
-	&stolen_attr.attr,
-	&poll_hits_count.attr.attr,
-	&poll_misses_count.attr.attr,
-	&spin_hits_count.attr.attr,
-	&spin_misses_count.attr.attr,
-	&elsewhere_count.attr.attr,
-	&others_woken_count.attr.attr,
-	&brought_count.attr.attr,
-	&refused_count.attr.attr,
-	NULL
-};
-
-/* Attributes of channels/ itself, for all channels of the connection. */
 static const char * const efuse_policy_names[EFUSE_NR_POLICIES] = {
 	[EFUSE_POLICY_LEAST] = "least",
 	[EFUSE_POLICY_OWN] = "own",
 };
 
-static struct efuse_conn *efuse_conn_of_channels(struct kobject *kobj)
-{
-	return container_of(kobj->parent, struct efuse_conn, kobj);
-}
-
 static ssize_t policy_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
 {
-	u8 policy = READ_ONCE(efuse_conn_of_channels(kobj)->policy);
+	u8 policy = READ_ONCE(efuse_conn_of(kobj)->policy);
 
 	return sysfs_emit(buf, "%s\n", efuse_policy_names[policy]);
 }
@@ -153,7 +77,7 @@ static ssize_t policy_show(struct kobject *kobj, struct kobj_attribute *attr, ch
 static ssize_t policy_store(struct kobject *kobj, struct kobj_attribute *attr, const char *buf,
 			    size_t count)
 {
-	struct efuse_conn *ec = efuse_conn_of_channels(kobj);
+	struct efuse_conn *ec = efuse_conn_of(kobj);
 	int policy = sysfs_match_string(efuse_policy_names, buf);
 
 	if (policy < 0)
@@ -181,51 +105,59 @@ static struct efuse_number spread_number = {
 	offsetof(struct efuse_conn, spread), 0, 1, 1
 };
 
-static const struct attribute *efuse_channels_attrs[] = {
+static struct attribute * const efuse_channel_settings[] = {
 	&policy_attr.attr,
 	&spin_ns_number.attr.attr,
 	&threshold_number.attr.attr,
 	&spread_number.attr.attr,
-	NULL
 };
 
-static int efuse_channel_sysfs_add_one(struct efuse_conn *ec, struct efuse_queue *queue)
-{
-	char name[12];
+/* One for each possible CPU. They and their list are allocated by efuse_channel_sysfs_init(). */
+static struct efuse_channel_attr *efuse_channel_attrs;
 
-	snprintf(name, sizeof(name), "%d", queue->cpu);
-	queue->kobj = kobject_create_and_add(name, ec->channels_kobj);
-	if (!queue->kobj)
-		return -ENOMEM;
-	return sysfs_create_files(queue->kobj, efuse_channel_attrs);
+struct attribute_group efuse_channel_group = {
+	.name = "channels",
+};
+
+static void efuse_channel_attr_init(struct efuse_channel_attr *channel, int cpu)
+{
+	snprintf(channel->name, sizeof(channel->name), "%d", cpu);
+	sysfs_attr_init(&channel->attr.attr);
+	channel->attr.attr.name = channel->name;
+	channel->attr.attr.mode = 0444;
+	channel->attr.show = efuse_channel_show;
+	channel->cpu = cpu;
 }
 
-int efuse_channel_sysfs_add(struct efuse_conn *ec)
+/**
+ * efuse_channel_sysfs_init - make the attributes of channels/, which all connections share
+ *
+ * Return: 0 or -ENOMEM; efuse_channel_sysfs_exit() frees them in both cases
+ */
+int efuse_channel_sysfs_init(void)
 {
-	int cpu, err;
-
-	ec->channels_kobj = kobject_create_and_add("channels", &ec->kobj);
-	if (!ec->channels_kobj)
-		return -ENOMEM;
-	err = sysfs_create_files(ec->channels_kobj, efuse_channels_attrs);
-	for_each_possible_cpu(cpu) {
-		if (err)
-			break;
-		err = efuse_channel_sysfs_add_one(ec, ec->queues[cpu]);
-	}
-	if (err)
-		efuse_channel_sysfs_remove(ec);
-	return err;
-}
-
-void efuse_channel_sysfs_remove(struct efuse_conn *ec)
-{
+	size_t settings = ARRAY_SIZE(efuse_channel_settings), cpus = num_possible_cpus();
+	struct efuse_channel_attr *channel;
+	struct attribute **list;
 	int cpu;
 
+	efuse_channel_attrs = kcalloc(cpus, sizeof(*efuse_channel_attrs), GFP_KERNEL);
+	efuse_channel_group.attrs = kcalloc(settings + cpus + 1, sizeof(*list), GFP_KERNEL);
+	if (!efuse_channel_attrs || !efuse_channel_group.attrs)
+		return -ENOMEM;
+	channel = efuse_channel_attrs;
+	list = efuse_channel_group.attrs;
+	memcpy(list, efuse_channel_settings, sizeof(efuse_channel_settings));
+	list += settings;
 	for_each_possible_cpu(cpu) {
-		kobject_put(ec->queues[cpu]->kobj);
-		ec->queues[cpu]->kobj = NULL;
+		efuse_channel_attr_init(channel, cpu);
+		*list++ = &channel++->attr.attr;
 	}
-	kobject_put(ec->channels_kobj);
-	ec->channels_kobj = NULL;
+	return 0;
+}
+
+void efuse_channel_sysfs_exit(void)
+{
+	kfree(efuse_channel_group.attrs);
+	kfree(efuse_channel_attrs);
 }

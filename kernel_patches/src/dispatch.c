@@ -191,10 +191,8 @@ bool efuse_answer_now(struct efuse_req *req, struct efuse_conn *ec, struct fuse_
 		return false;
 	if (args->efuse.iter)
 		efuse_count(ec, args->opcode, EFUSE_REQUESTS);
-	if (start && req->replied) {
-		efuse_count_n(ec, args->opcode, EFUSE_HIT_NS, ktime_get_ns() - start);
-		efuse_count(ec, args->opcode, EFUSE_HIT_TIMED);
-	}
+	if (start && req->replied)
+		efuse_count_hit_time(ec, args->opcode, ktime_get_ns() - start);
 	trace_efuse_request(req, req->ret);
 	return true;
 }

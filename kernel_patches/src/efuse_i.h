@@ -78,9 +78,21 @@ void efuse_released(struct efuse_conn *ec, struct fuse_mount *fm, struct fuse_ar
 /* forget.c */
 void efuse_forget_request(struct efuse_conn *ec, u64 nodeid);
 
+/* The connection whose file in sysfs is used; also a file in a subdirectory. */
+static inline struct efuse_conn *efuse_conn_of(struct kobject *kobj)
+{
+	return container_of(kobj, struct efuse_conn, kobj);
+}
+
+/* The sum over all CPUs of a member of struct efuse_times. */
+#define EFUSE_TIMES_SUM(ec, member) efuse_times_sum(ec, offsetof(struct efuse_times, member))
+
+/* opcode_sysfs.c */
+extern const struct attribute_group efuse_opcode_group;
+void efuse_opcode_sysfs_init(void);
+
 /* path_sysfs.c */
-int efuse_path_sysfs_add(struct efuse_conn *ec);
-void efuse_path_sysfs_remove(struct efuse_conn *ec);
+extern const struct attribute_group efuse_path_group;
 
 /* number_sysfs.c */
 
@@ -108,7 +120,8 @@ ssize_t efuse_number_store(struct kobject *kobj, struct kobj_attribute *attr, co
 extern const struct attribute_group efuse_recovery_group;
 
 /* channel_sysfs.c */
-int efuse_channel_sysfs_add(struct efuse_conn *ec);
-void efuse_channel_sysfs_remove(struct efuse_conn *ec);
+extern struct attribute_group efuse_channel_group;
+int efuse_channel_sysfs_init(void);
+void efuse_channel_sysfs_exit(void);
 
 #endif /* _FS_FUSE_EFUSE_I_H */

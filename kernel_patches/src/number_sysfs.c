@@ -6,9 +6,7 @@
 
 static u32 *efuse_number_of(struct kobject *kobj, const struct efuse_number *number)
 {
-	struct efuse_conn *ec = container_of(kobj->parent, struct efuse_conn, kobj);
-
-	return (void *)ec + number->offset;
+	return (void *)efuse_conn_of(kobj) + number->offset;
 }
 
 ssize_t efuse_number_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)

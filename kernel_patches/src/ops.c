@@ -153,13 +153,22 @@ static int efuse_ops_check_member(const struct btf_type *t, const struct btf_mem
 	return prog->sleepable ? -EINVAL : 0;
 }
 
-/* Attach a program set, or replace the one that is attached. Under efuse_conn_mutex. */
-static void efuse_ops_set(struct efuse_conn *ec, struct efuse_ops *ops)
+/*
+ * Attach a program set, or replace the one that is attached. Under efuse_conn_mutex. Returns 0 or a
+ * negative errno; the connection keeps the set that it has then.
+ */
+static int efuse_ops_set(struct efuse_conn *ec, struct efuse_ops *ops)
 {
+	/* It may measure READs while no times are watched. */
+	int err = ops->select_path ? efuse_times_add(ec) : 0;
+
+	if (err)
+		return err;
 	ec->enable_seq++;
 	efuse_learn_stop(ec);
 	rcu_assign_pointer(ec->ops, ops);
 	efuse_learn_start(ec);
+	return 0;
 }
 
 static int efuse_ops_reg(void *kdata, struct bpf_link *link)
@@ -175,7 +184,7 @@ static int efuse_ops_reg(void *kdata, struct bpf_link *link)
 	else if (rcu_access_pointer(ec->ops))
 		err = -EBUSY;
 	else
-		efuse_ops_set(ec, ops);
+		err = efuse_ops_set(ec, ops);
 	mutex_unlock(&efuse_conn_mutex);
 	return err;
 }
@@ -225,18 +234,19 @@ static int efuse_ops_update(void *kdata, void *old_kdata, struct bpf_link *link)
 {
 	struct efuse_ops *ops = kdata, *old = old_kdata;
 	struct efuse_conn *ec;
-	int err = 0;
+	int err;
 
 	mutex_lock(&efuse_conn_mutex);
 	ec = efuse_conn_of_ops(old);
-	if (!ec) {
+	if (!ec)
 		err = -ENOENT;
-	} else if (ops->connection != ec->id) {
+	else if (ops->connection != ec->id)
 		err = -EINVAL;
-	} else {
+	else
+		err = efuse_ops_set(ec, ops);
+	if (!err) {
 		ec->exit_kind = EFUSE_EXIT_REPLACE;
 		ec->exit_code = 0;
-		efuse_ops_set(ec, ops);
 		efuse_ops_call_exit(old, EFUSE_EXIT_REPLACE, 0);
 	}
 	mutex_unlock(&efuse_conn_mutex);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The directory paths of a connection in sysfs: settings of the paths, and their counters. */
+/* paths/ of a connection in sysfs: settings, and a file with the counters of each path. */
 #include "efuse_i.h"
 
 #include <linux/sysfs.h>
@@ -17,8 +17,6 @@ static const char * const efuse_path_counter_names[EFUSE_NR_PATH_COUNTERS] = {
 	[EFUSE_PATH_REQUESTS] = "requests",
 	[EFUSE_PATH_PARTIAL] = "partial",
 	[EFUSE_PATH_BYTES] = "bytes",
-	[EFUSE_PATH_NS] = "ns",
-	[EFUSE_PATH_TIMED] = "timed",
 	[EFUSE_PATH_PROBES] = "probes",
 	[EFUSE_PATH_PREDICTED] = "predicted",
 	[EFUSE_PATH_PREDICTED_NS] = "predicted_ns",
@@ -26,26 +24,9 @@ static const char * const efuse_path_counter_names[EFUSE_NR_PATH_COUNTERS] = {
 	[EFUSE_PATH_ERROR_NS] = "error_ns",
 };
 
-struct efuse_path_attr {
-	struct kobj_attribute attr;
-	u8 path;
-	u8 counter;
-};
-
-/* Attributes that all connections share; filled in for the first connection, under fuse_mutex. */
-static struct efuse_path_attr efuse_path_attrs[EFUSE_NR_PATHS][EFUSE_NR_PATH_COUNTERS];
-static struct efuse_path_attr efuse_latency_attrs[EFUSE_NR_PATHS];
-static struct attribute *efuse_path_lists[EFUSE_NR_PATHS][EFUSE_NR_PATH_COUNTERS + 2];
-static struct attribute_group efuse_path_groups[EFUSE_NR_PATHS];
-
-static struct efuse_conn *efuse_conn_of_paths(struct kobject *kobj)
-{
-	return container_of(kobj->parent, struct efuse_conn, kobj);
-}
-
 static ssize_t forced_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
 {
-	u8 path = READ_ONCE(efuse_conn_of_paths(kobj)->forced_path);
+	u8 path = READ_ONCE(efuse_conn_of(kobj)->forced_path);
 
 	return sysfs_emit(buf, "%s\n", efuse_path_names[path]);
 }
@@ -57,7 +38,7 @@ static ssize_t forced_store(struct kobject *kobj, struct kobj_attribute *attr, c
 
 	if (path < 0)
 		return path;
-	WRITE_ONCE(efuse_conn_of_paths(kobj)->forced_path, path);
+	WRITE_ONCE(efuse_conn_of(kobj)->forced_path, path);
 	return count;
 }
 
@@ -65,14 +46,14 @@ static struct kobj_attribute forced_attr = __ATTR_RW(forced);
 
 static ssize_t max_request_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
 {
-	return sysfs_emit(buf, "%u\n", READ_ONCE(efuse_conn_of_paths(kobj)->max_request));
+	return sysfs_emit(buf, "%u\n", READ_ONCE(efuse_conn_of(kobj)->max_request));
 }
 
 /* The limit can only be raised: FUSE relies on that while it makes a request. */
 static ssize_t max_request_store(struct kobject *kobj, struct kobj_attribute *attr,
 				 const char *buf, size_t count)
 {
-	struct efuse_conn *ec = efuse_conn_of_paths(kobj);
+	struct efuse_conn *ec = efuse_conn_of(kobj);
 	u32 bytes;
 	int err = kstrtou32(buf, 10, &bytes);
 
@@ -110,101 +91,62 @@ static struct efuse_number probes_number = {
 static ssize_t evicted_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
 {
 	return sysfs_emit(buf, "%llu\n",
-			  efuse_stats_sum(efuse_conn_of_paths(kobj),
+			  efuse_stats_sum(efuse_conn_of(kobj),
 					  offsetof(struct efuse_stats, evicted)));
 }
 
 static struct kobj_attribute evicted_attr = __ATTR_RO(evicted);
 
-static const struct attribute *efuse_paths_attrs[] = {
+struct efuse_path_attr {
+	struct kobj_attribute attr;
+	u8 path;
+};
+
+static ssize_t efuse_path_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
+{
+	u8 path = container_of(attr, struct efuse_path_attr, attr)->path;
+	struct efuse_conn *ec = efuse_conn_of(kobj);
+	int i, len = 0;
+
+	for (i = 0; i < EFUSE_NR_PATH_COUNTERS; i++)
+		len += sysfs_emit_at(buf, len, "%s %llu\n", efuse_path_counter_names[i],
+				     efuse_stats_sum(ec, offsetof(struct efuse_stats,
+								  path[path][i])));
+	len += sysfs_emit_at(buf, len, "ns %llu\ntimed %llu\nlatency",
+			     EFUSE_TIMES_SUM(ec, path[path].ns),
+			     EFUSE_TIMES_SUM(ec, path[path].timed));
+	for (i = 0; i < EFUSE_NR_LATENCIES; i++)
+		len += sysfs_emit_at(buf, len, " %llu", EFUSE_TIMES_SUM(ec, latency[path][i]));
+	return len + sysfs_emit_at(buf, len, "\n");
+}
+
+#define EFUSE_PATH_ATTR(name, number) { __ATTR(name, 0444, efuse_path_show, NULL), number }
+
+static struct efuse_path_attr efuse_path_attrs[] = {
+	EFUSE_PATH_ATTR(daemon, EFUSE_PATH_DAEMON),
+	EFUSE_PATH_ATTR(direct, EFUSE_PATH_DIRECT),
+	EFUSE_PATH_ATTR(cache, EFUSE_PATH_CACHE),
+	EFUSE_PATH_ATTR(device, EFUSE_PATH_DEVICE),
+};
+
+/* efuse_path_list[] lists each of them. */
+static_assert(ARRAY_SIZE(efuse_path_attrs) == 4);
+
+static struct attribute *efuse_path_list[] = {
 	&forced_attr.attr,
 	&max_request_attr.attr,
 	&max_readdir_number.attr.attr,
 	&round_number.attr.attr,
 	&probes_number.attr.attr,
 	&evicted_attr.attr,
+	&efuse_path_attrs[0].attr.attr,
+	&efuse_path_attrs[1].attr.attr,
+	&efuse_path_attrs[2].attr.attr,
+	&efuse_path_attrs[3].attr.attr,
 	NULL
 };
 
-static ssize_t efuse_path_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
-{
-	struct efuse_path_attr *path = container_of(attr, struct efuse_path_attr, attr);
-	struct efuse_conn *ec = efuse_conn_of_paths(kobj);
-
-	/* Requests are timed only while their times are being read. */
-	if (path->counter == EFUSE_PATH_NS)
-		efuse_watch_times(ec);
-	return sysfs_emit(buf, "%llu\n",
-			  efuse_stats_sum(ec, offsetof(struct efuse_stats,
-						       path[path->path][path->counter])));
-}
-
-static ssize_t efuse_latency_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
-{
-	struct efuse_path_attr *path = container_of(attr, struct efuse_path_attr, attr);
-	struct efuse_conn *ec = efuse_conn_of_paths(kobj);
-	int i, len = 0;
-
-	efuse_watch_times(ec);
-	for (i = 0; i < EFUSE_NR_LATENCIES; i++)
-		len += sysfs_emit_at(buf, len, "%llu%c",
-				     efuse_stats_sum(ec, offsetof(struct efuse_stats,
-								  latency[path->path][i])),
-				     i == EFUSE_NR_LATENCIES - 1 ? '\n' : ' ');
-	return len;
-}
-
-static void efuse_path_attr_fill(struct efuse_path_attr *path, const char *name, int nr,
-				 ssize_t (*show)(struct kobject *kobj,
-						 struct kobj_attribute *attr, char *buf))
-{
-	sysfs_attr_init(&path->attr.attr);
-	path->attr.attr.name = name;
-	path->attr.attr.mode = 0444;
-	path->attr.show = show;
-	path->path = nr;
-}
-
-static void efuse_path_sysfs_fill(void)
-{
-	int i, j;
-
-	for (i = EFUSE_PATH_AUTO + 1; i < EFUSE_NR_PATHS; i++) {
-		for (j = 0; j < EFUSE_NR_PATH_COUNTERS; j++) {
-			struct efuse_path_attr *path = &efuse_path_attrs[i][j];
-
-			efuse_path_attr_fill(path, efuse_path_counter_names[j], i, efuse_path_show);
-			path->counter = j;
-			efuse_path_lists[i][j] = &path->attr.attr;
-		}
-		efuse_path_attr_fill(&efuse_latency_attrs[i], "latency", i, efuse_latency_show);
-		efuse_path_lists[i][j] = &efuse_latency_attrs[i].attr.attr;
-		efuse_path_groups[i].name = efuse_path_names[i];
-		efuse_path_groups[i].attrs = efuse_path_lists[i];
-	}
-}
-
-int efuse_path_sysfs_add(struct efuse_conn *ec)
-{
-	int i, err;
-
-	lockdep_assert_held(&fuse_mutex);
-	if (!efuse_path_groups[EFUSE_PATH_DAEMON].name)
-		efuse_path_sysfs_fill();
-
-	ec->paths_kobj = kobject_create_and_add("paths", &ec->kobj);
-	if (!ec->paths_kobj)
-		return -ENOMEM;
-	err = sysfs_create_files(ec->paths_kobj, efuse_paths_attrs);
-	for (i = EFUSE_PATH_AUTO + 1; !err && i < EFUSE_NR_PATHS; i++)
-		err = sysfs_create_group(ec->paths_kobj, &efuse_path_groups[i]);
-	if (err)
-		efuse_path_sysfs_remove(ec);
-	return err;
-}
-
-void efuse_path_sysfs_remove(struct efuse_conn *ec)
-{
-	kobject_put(ec->paths_kobj);
-	ec->paths_kobj = NULL;
-}
+const struct attribute_group efuse_path_group = {
+	.name = "paths",
+	.attrs = efuse_path_list,
+};

@@ -4,11 +4,6 @@
 
 #include <linux/sysfs.h>
 
-static struct efuse_conn *efuse_conn_of(struct kobject *kobj)
-{
-	return container_of(kobj, struct efuse_conn, kobj);
-}
-
 static ssize_t recovery_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
 {
 	return sysfs_emit(buf, "%u\n", READ_ONCE(efuse_conn_of(kobj)->recovery.seconds));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* /sys/fs/efuse. It is an ABI with one value per file. docs/sysfs.md describes each file. */
+/* /sys/fs/efuse. It is an ABI: docs/sysfs.md describes each file, and each line of a file. */
 #include "efuse_i.h"
 
 #include <linux/sysfs.h>
@@ -26,11 +26,6 @@ static const char * const efuse_exit_messages[] = {
 	[EFUSE_EXIT_REPLACE] = "another program set took its place",
 	[EFUSE_EXIT_UNMOUNT] = "the file system was unmounted",
 };
-
-static struct efuse_conn *efuse_conn_of(struct kobject *kobj)
-{
-	return container_of(kobj, struct efuse_conn, kobj);
-}
 
 static ssize_t state_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
 {
@@ -233,6 +228,21 @@ static struct efuse_total efuse_totals[] = {
 	EFUSE_TOTAL(invalid_verdicts),
 };
 
+/* Any user may read this, so the memory is allocated once, and stays. */
+static ssize_t watch_times_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
+{
+	struct efuse_conn *ec = efuse_conn_of(kobj);
+	int err;
+
+	mutex_lock(&efuse_conn_mutex);
+	err = efuse_times_add(ec);
+	mutex_unlock(&efuse_conn_mutex);
+	if (err)
+		return err;
+	WRITE_ONCE(ec->timed_until, get_jiffies_64() + EFUSE_WATCH_S * HZ);
+	return sysfs_emit(buf, "%d\n", EFUSE_WATCH_S);
+}
+
 static struct kobj_attribute state_attr = __ATTR_RO(state);
 static struct kobj_attribute connected_attr = __ATTR_RO(connected);
 static struct kobj_attribute ops_attr = __ATTR_RO(ops);
@@ -244,6 +254,7 @@ static struct kobj_attribute invalidate_attr = __ATTR_WO(invalidate);
 static struct kobj_attribute abort_attr = __ATTR_WO(abort);
 static struct kobj_attribute waiting_attr = __ATTR_RO(waiting);
 static struct kobj_attribute io_uring_attr = __ATTR_RO(io_uring);
+static struct kobj_attribute watch_times_attr = __ATTR_RO(watch_times);
 
 static struct attribute *efuse_conn_attrs[] = {
 	&state_attr.attr,
@@ -264,6 +275,7 @@ static struct attribute *efuse_conn_attrs[] = {
 	&abort_attr.attr,
 	&waiting_attr.attr,
 	&io_uring_attr.attr,
+	&watch_times_attr.attr,
 	&efuse_totals[0].attr.attr,
 	&efuse_totals[1].attr.attr,
 	&efuse_totals[2].attr.attr,
@@ -277,6 +289,9 @@ static const struct attribute_group efuse_conn_group = {
 static const struct attribute_group *efuse_conn_groups[] = {
 	&efuse_conn_group,
 	&efuse_recovery_group,
+	&efuse_opcode_group,
+	&efuse_path_group,
+	&efuse_channel_group,
 	NULL
 };
 
@@ -285,6 +300,7 @@ static void efuse_conn_free_rcu(struct rcu_head *head)
 {
 	struct efuse_conn *ec = container_of(head, struct efuse_conn, rcu);
 
+	free_percpu(ec->times);
 	free_percpu(ec->stats);
 	efuse_epochs_free(ec);
 	efuse_order_free(ec);
@@ -317,35 +333,17 @@ int efuse_sysfs_add(struct efuse_conn *ec)
 
 	err = kobject_init_and_add(&ec->kobj, &efuse_conn_ktype, efuse_connections_kobj,
 				   "%u", ec->id);
-	if (err)
-		goto out_put;
+	if (err) {
+		kobject_put(&ec->kobj);
+		return err;
+	}
 	ec->connected_node = sysfs_get_dirent(ec->kobj.sd, "connected");
 	ec->recovery.node = sysfs_get_dirent(ec->kobj.sd, "daemon");
-	err = efuse_stats_add(ec);
-	if (err)
-		goto out_put;
-	err = efuse_path_sysfs_add(ec);
-	if (err)
-		goto out_stats;
-	err = efuse_channel_sysfs_add(ec);
-	if (err)
-		goto out_paths;
 	return 0;
-
-out_paths:
-	efuse_path_sysfs_remove(ec);
-out_stats:
-	efuse_stats_remove(ec);
-out_put:
-	kobject_put(&ec->kobj);
-	return err;
 }
 
 void efuse_sysfs_remove(struct efuse_conn *ec)
 {
-	efuse_channel_sysfs_remove(ec);
-	efuse_path_sysfs_remove(ec);
-	efuse_stats_remove(ec);
 	kobject_del(&ec->kobj);
 }
 
@@ -358,20 +356,25 @@ static struct kobj_attribute version_attr = __ATTR_RO(version);
 
 int efuse_sysfs_init(void)
 {
-	int err = -ENOMEM;
+	int err;
 
+	efuse_opcode_sysfs_init();
+	err = efuse_channel_sysfs_init();
+	if (err)
+		goto out_exit;
+	err = -ENOMEM;
 	efuse_kobj = kobject_create_and_add("efuse", fs_kobj);
 	if (!efuse_kobj)
-		return -ENOMEM;
+		goto out_exit;
 	efuse_connections_kobj = kobject_create_and_add("connections", efuse_kobj);
 	if (!efuse_connections_kobj)
-		goto out_put;
+		goto out_exit;
 	err = sysfs_create_file(efuse_kobj, &version_attr.attr);
 	if (err)
-		goto out_put;
+		goto out_exit;
 	return 0;
 
-out_put:
+out_exit:
 	efuse_sysfs_exit();
 	return err;
 }
@@ -382,4 +385,5 @@ void efuse_sysfs_exit(void)
 	kobject_put(efuse_kobj);
 	efuse_connections_kobj = NULL;
 	efuse_kobj = NULL;
+	efuse_channel_sysfs_exit();
 }

@@ -33,7 +33,7 @@ class AttributeWriter(Fuzzer):
     def __init__(self, shared: Shared, directory: Path, chance: Random) -> None:
         super().__init__(shared, chance)
         self._directory = directory
-        patterns = ("*", "paths/*", "channels/*", "paths/*/*", "channels/*/*", "stats/read/*")
+        patterns = ("*", "paths/*", "channels/*", "stats/read")
         paths = sorted(path for pattern in patterns for path in directory.glob(pattern))
         modes = {path: path.stat().st_mode for path in paths if path.is_file()}
         self._readable = [path for path, mode in modes.items() if mode & 0o400]

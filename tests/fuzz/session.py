@@ -325,8 +325,8 @@ class Session:
     def _end(self, callers: Callers) -> None:
         """Unmount, or end the connection. Then every request fails, and so each call returns."""
         assert self._connection
-        stats = self._connection.path / "stats"
-        self.counts.hits = sum(int(path.read_text()) for path in stats.glob("*/hits"))
+        stats = (self._connection.counts(f"stats/{n}") for n in self._connection.opcodes())
+        self.counts.hits = sum(counts["hits"] for counts in stats)
         try:
             if self._mode.unmounts and callers.wait(_ORDERLY_S):
                 unmount(str(self._mountpoint))

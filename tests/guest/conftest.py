@@ -24,7 +24,7 @@ from tests.guest.support.csd_device import Device
 from tests.guest.support.daemons import Mount, mounted
 from tests.guest.support.manual_daemon import ManualDaemon
 from tests.guest.support.overlays import overlaid
-from tests.guest.support.running_kernel import LINUX, KernelLog
+from tests.guest.support.running_kernel import CHECKS_ITSELF, LINUX, KernelLog
 from tests.guest.support.shell import run
 from tests.guest.support.small_disk import small
 
@@ -32,6 +32,8 @@ collect_ignore = ["test_io_uring.py" if LINUX < 7 else "test_no_io_uring.py"]
 """Tests that do not apply to this kernel."""
 if not injection.is_supported():
     collect_ignore.append("test_injected_faults.py")
+if CHECKS_ITSELF:
+    collect_ignore.append("test_cost_of_a_mount.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

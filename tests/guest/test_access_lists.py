@@ -32,7 +32,7 @@ class Shown:
         self.connection = connection
 
     def count(self, opcode: str, what: str) -> int:
-        return int((self.connection.path / "stats" / opcode / what).read_text())
+        return self.connection.counts(f"stats/{opcode}")[what]
 
 
 @contextlib.contextmanager

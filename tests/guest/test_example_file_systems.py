@@ -42,13 +42,13 @@ class On:
 
     def asked(self) -> dict[str, int]:
         """Return the number of requests to the daemon by opcode, without those that release."""
-        stats = self.connection.path / "stats"
-        found = {name: int((stats / name / "daemon").read_text()) for name in os.listdir(stats)}
+        names = self.connection.opcodes()
+        found = {name: self.connection.counts(f"stats/{name}")["daemon"] for name in names}
         return {name: count for name, count in found.items() if not name.startswith("release")}
 
     def direct(self) -> int:
         """Return the number of requests that the direct path answered."""
-        return int((self.connection.path / "paths/direct/requests").read_text())
+        return self.connection.counts("paths/direct")["requests"]
 
     @contextlib.contextmanager
     def asks_nothing(self) -> Iterator[None]:

@@ -47,8 +47,7 @@ def _run(machine: type[RuleBasedStateMachine]) -> None:
 
 
 def _hits(connection: Connection, *opcodes: str) -> dict[str, int]:
-    stats = connection.path / "stats"
-    return {opcode: int((stats / opcode / "hits").read_text()) for opcode in opcodes}
+    return {opcode: connection.counts(f"stats/{opcode}")["hits"] for opcode in opcodes}
 
 
 def _mount(stack: ExitStack, source: Path, point: Path, **options: object) -> Connection:
@@ -77,7 +76,7 @@ def test_exclusive_mount_does_what_the_lower_file_system_does(
         )
         _run(Machine)
         hits = _hits(connection, "getattr", "lookup", "open", "flush")
-        paths = {p: int((connection.path / "paths" / p / "requests").read_text()) for p in PATHS}
+        paths = {p: connection.counts(f"paths/{p}")["requests"] for p in PATHS}
     print(f"{Machine.steps} calls, hits {hits}, paths {paths}")
     assert hits["open"] > 10 and hits["getattr"] > 10, hits
     assert paths["direct"] > 10, paths

@@ -41,7 +41,7 @@ class Places:
 
     def _count(self, opcode: str, name: str) -> int:
         assert self.connection is not None
-        return int((self.connection.path / "stats" / opcode / name).read_text())
+        return self.connection.counts(f"stats/{opcode}")[name]
 
 
 @pytest.fixture(params=["exclusive", "ttl"])

@@ -57,8 +57,8 @@ class On:
 
     def sent(self) -> int:
         """Return the number of requests that were queued, without FORGETs and INTERRUPTs."""
-        paths = (self.connection.path / "channels").glob("*/sent")
-        return sum(int(path.read_text()) for path in paths)
+        cpus = self.connection.cpus()
+        return sum(self.connection.counts(f"channels/{cpu}")["sent"] for cpu in cpus)
 
 
 @contextlib.contextmanager

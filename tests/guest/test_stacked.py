@@ -36,13 +36,12 @@ def stacked(request: pytest.FixtureRequest, lower: Path) -> Iterator[tuple[Path,
 
 def _at_the_daemon(connection: int | None) -> tuple[int, int]:
     """Return the numbers of READs and WRITEs that reached the daemon."""
-    stats = Connection(connection or 0).path / "stats"
-    read, written = (int((stats / name / "daemon").read_text()) for name in ("read", "write"))
-    return read, written
+    found = Connection(connection or 0)
+    return found.counts("stats/read")["daemon"], found.counts("stats/write")["daemon"]
 
 
 def _hits(connection: int | None, opcode: str) -> int:
-    return int((Connection(connection or 0).path / "stats" / opcode / "hits").read_text())
+    return Connection(connection or 0).counts(f"stats/{opcode}")["hits"]
 
 
 def _read_and_write(path: Path) -> None:

@@ -54,8 +54,7 @@ def _mounted(command: list[str], mountpoint: Path) -> Iterator[tuple[Running, Da
 
 
 def _hits(mount: DaemonMount, opcode: str) -> int:
-    path = Connection(mount.connection).path / "stats" / opcode / "hits"
-    return int(path.read_text())
+    return Connection(mount.connection).counts(f"stats/{opcode}")["hits"]
 
 
 def _check(mount: DaemonMount, mountpoint: Path, fstype: str = "efuse.raw") -> None:

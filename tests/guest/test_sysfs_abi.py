@@ -11,7 +11,9 @@ import pytest
 from efuse.control import PATHS, ROOT, Connection, ExitInfo, connections, find
 from efuse.errors import ControlError
 from efuse.fs.mountpoint import MountOptions, mount_efuse, unmount
-from tests import sysfs_document
+from efuse.stats.paths import LATENCIES
+from tests import documents, sysfs_document
+from tests.guest.support.shell import run
 from tests.sysfs_document import File
 
 
@@ -28,6 +30,10 @@ def connection(tmp_path: Path) -> Iterator[Connection]:
         unmount(str(mountpoint))
 
 
+DIRECTORIES = {"Counters": "stats", "Paths": "paths", "Channels": "channels"}
+"""Subdirectory of a connection whose files of counters a section describes."""
+
+
 def modes(directory: Path) -> dict[str, int]:
     return {
         path.name: stat.S_IMODE(path.lstat().st_mode)
@@ -36,15 +42,22 @@ def modes(directory: Path) -> dict[str, int]:
     }
 
 
-def forced(directory: Path) -> dict[str, int]:
-    """Return the modes of the files of paths/ and channels/.
-
-    The document lists them with the files of the connection.
-    """
+def counted(connection: Connection) -> dict[str, set[str]]:
+    """Return the names of the files of counters, by section."""
     return {
-        f"{part}/{name}": mode
-        for part in ("paths", "channels")
-        for name, mode in modes(directory / part).items()
+        "Counters": set(connection.opcodes()),
+        "Paths": set(PATHS),
+        "Channels": {str(cpu) for cpu in connection.cpus()},
+    }
+
+
+def settings(connection: Connection) -> dict[str, int]:
+    """Return the modes of the files in subdirectories that the document lists with the others."""
+    return {
+        f"{DIRECTORIES[section]}/{name}": mode
+        for section, counters in counted(connection).items()
+        for name, mode in modes(connection.path / DIRECTORIES[section]).items()
+        if name not in counters
     }
 
 
@@ -58,43 +71,50 @@ def test_module_files_are_as_documented() -> None:
 
 
 def test_connection_files_are_as_documented(connection: Connection) -> None:
-    assert modes(connection.path) | forced(connection.path) == described("A connection")
-    assert {p.name for p in connection.path.iterdir() if p.is_dir()} == {
-        "channels",
-        "paths",
-        "stats",
-    }
+    assert modes(connection.path) | settings(connection) == described("A connection")
+    directories = {p for p in connection.path.rglob("*") if p.is_dir()}
+    assert directories == {connection.path / name for name in DIRECTORIES.values()}
 
 
-def test_path_files_are_as_documented(connection: Connection) -> None:
-    assert {p.name for p in (connection.path / "paths").iterdir() if p.is_dir()} == set(PATHS)
-    for name in PATHS:
-        assert modes(connection.path / "paths" / name) == described("Paths"), name
-
-
-def test_channel_files_are_as_documented(connection: Connection) -> None:
-    possible = Path("/sys/devices/system/cpu/possible").read_text().strip()
-    channels = sorted(p.name for p in (connection.path / "channels").iterdir() if p.is_dir())
-    assert f"{channels[0]}-{channels[-1]}" == possible
-    for name in channels:
-        assert modes(connection.path / "channels" / name) == described("Channels"), name
-
-
-def test_counters_are_as_documented(connection: Connection) -> None:
+def test_files_of_counters_are_those_of_opcodes_paths_and_cpus(connection: Connection) -> None:
     assert set(connection.opcodes()) == set(sysfs_document.opcodes())
-    for opcode in connection.opcodes():
-        assert modes(connection.path / "stats" / opcode) == described("Counters"), opcode
+    possible = Path("/sys/devices/system/cpu/possible").read_text().strip()
+    assert f"{connection.cpus()[0]}-{connection.cpus()[-1]}" == possible
 
 
-def test_every_file_holds_one_value(connection: Connection) -> None:
-    files = [p for p in connection.path.rglob("*") if p.is_file() and p.stat().st_mode & 0o400]
-    assert len(files) > 700
-    for path in [ROOT / "version", *files]:
+@pytest.mark.parametrize("section", DIRECTORIES)
+def test_files_of_counters_are_as_documented(connection: Connection, section: str) -> None:
+    directory = connection.path / DIRECTORIES[section]
+    for name in counted(connection)[section]:
+        assert modes(directory)[name] == sysfs_document.mode(section), name
+        text = (directory / name).read_text()
+        lines = [line.split(" ") for line in text.splitlines()]
+        assert text.endswith("\n"), name
+        assert tuple(words[0] for words in lines) == sysfs_document.lines(section), name
+        for word, *values in lines:
+            assert len(values) == (LATENCIES if word == "latency" else 1), (name, word)
+            assert all(value.isdecimal() for value in values), (name, word)
+
+
+def test_every_other_file_holds_one_value(connection: Connection) -> None:
+    files = [f for f in sysfs_document.files("A connection").values() if f.mode & 0o400]
+    for path in [ROOT / "version", *(connection.path / file.name for file in files)]:
         text = path.read_text()
         assert text.endswith("\n"), path
         assert text.count("\n") == 1, path
-        if path.parent.parent.name == "stats":
-            assert text[:-1].isdigit(), path
+
+
+def test_shell_shows_a_counter_of_all_opcodes(connection: Connection) -> None:
+    test = "tests/guest/test_sysfs_abi.py::test_shell_shows_a_counter_of_all_opcodes"
+    (block,) = documents.named("test", test)
+    commands = [line.removeprefix("# ") for line in block.text.splitlines()]
+    assert commands[0] == f"cd {ROOT}/connections/41"
+    script = "\n".join([f"cd {connection.path}", *commands[1:]])
+    assert run("sh", "-ec", script).stdout.splitlines() == [
+        *(f"{name} 0" for name in sysfs_document.lines("Counters")),
+        *(f"stats/{opcode}:hits 0" for opcode in connection.opcodes()),
+        "0",
+    ]
 
 
 def test_defaults_are_as_documented(connection: Connection) -> None:
@@ -182,7 +202,7 @@ def test_directory_of_a_connection_exists_while_it_is_mounted(tmp_path: Path) ->
 def test_open_sysfs_files_fail_with_enodev_after_unmount(tmp_path: Path) -> None:
     device = mount_efuse(str(tmp_path), MountOptions.parse([]))
     path = Connection(find(tmp_path).connection).path
-    held = [os.open(path / name, os.O_RDONLY) for name in ("state", "stats/lookup/hits")]
+    held = [os.open(path / name, os.O_RDONLY) for name in ("state", "stats/lookup")]
     os.close(device)
     unmount(str(tmp_path))
     for fd in held:

@@ -21,7 +21,7 @@ from tests.guest.support.wire import FUSE_WRITEBACK_CACHE
 
 
 def direct_writes(m: Mount) -> int:
-    return int((m.connection.path / "paths/direct/requests").read_text())
+    return m.connection.counts("paths/direct")["requests"]
 
 
 @contextlib.contextmanager

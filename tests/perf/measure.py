@@ -149,7 +149,7 @@ def measure_data(lower: Path, base: Path) -> dict[str, int]:
             m.model.create("f", bytes(1 << 20))
             os.stat(m / "f")
             m.call("map_extent", "f", str(file), os.O_RDWR, write=True)
-            ran = functools.partial(_number, m.connection.path / "paths" / path / "requests")
+            ran = functools.partial(_requests, m.connection, path)
             found[path] = moved(Path(m / "f"), ran, write=path == "direct")
     return {f"{kind}_{name}": n for kind, calls in found.items() for name, n in calls.items()}
 
@@ -159,8 +159,8 @@ def _made(directory: Path) -> Path:
     return directory
 
 
-def _number(file: Path) -> int:
-    return int(file.read_text())
+def _requests(connection: Connection, path: str) -> int:
+    return connection.counts(f"paths/{path}")["requests"]
 
 
 def main() -> None:

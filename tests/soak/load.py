@@ -101,8 +101,8 @@ class Load:
         """Return how many requests the kernel has answered on the mounts that last."""
         found = 0
         for one in (self._steady, self._run):
-            stats = one.connection.path / "stats"
-            found += sum(int(path.read_text()) for path in stats.glob("*/hits"))
+            stats = (one.connection.counts(f"stats/{n}") for n in one.connection.opcodes())
+            found += sum(counts["hits"] for counts in stats)
         return found
 
     def round(self) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A directory that looks like /sys/fs/efuse, and a mountinfo that matches it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -44,6 +44,7 @@ VALUES = {
     "epoch": "7",
     "waiting": "0",
     "io_uring": "0",
+    "watch_times": "10",
     "learned": "12",
     "map_full": "0",
     "invalid_verdicts": "0",
@@ -90,13 +91,10 @@ class FakeSysfs:
         for name in ("invalidate", "abort"):
             (path / name).write_text("")
         for name in PATHS:
-            (path / "paths" / name).mkdir()
             self.count_path(connection, name)
         for opcode in COUNTED:
-            (path / "stats" / opcode).mkdir()
             self.count(connection, opcode)
         for cpu, node in enumerate(nodes):
-            (path / "channels" / str(cpu)).mkdir()
             self.count_channel(connection, cpu, node=node)
         if mountpoint:
             with self.mountinfo.open("a") as f:
@@ -125,10 +123,7 @@ class FakeSysfs:
 
     def count(self, connection: int, opcode: str, **counters: int) -> None:
         """Set all counters of *opcode*; those that are not given become 0."""
-        directory = self.root / "connections" / str(connection) / "stats" / opcode
-        for name in COUNTERS:
-            (directory / name).write_text(f"{counters.pop(name, 0)}\n")
-        assert not counters, f"no such counters: {counters}"
+        self._write(connection, f"stats/{opcode}", COUNTERS, counters)
 
     def count_path(
         self, connection: int, name: str, latency: Mapping[int, int] | None = None, **counters: int
@@ -137,19 +132,27 @@ class FakeSysfs:
 
         :param latency: number of requests by class.
         """
-        directory = self.root / "connections" / str(connection) / "paths" / name
-        for counter in PATH_COUNTERS:
-            (directory / counter).write_text(f"{counters.pop(counter, 0)}\n")
         numbers = [str((latency or {}).get(index, 0)) for index in range(LATENCIES)]
-        (directory / "latency").write_text(" ".join(numbers) + "\n")
-        assert not counters, f"no such counters: {counters}"
+        self._write(connection, f"paths/{name}", PATH_COUNTERS, counters)
+        with (self.root / f"connections/{connection}/paths/{name}").open("a") as f:
+            f.write(f"latency {' '.join(numbers)}\n")
 
     def count_channel(self, connection: int, cpu: int, **numbers: int) -> None:
-        """Set all files of a CPU's queue; those that are not given become 0."""
-        directory = self.root / "connections" / str(connection) / "channels" / str(cpu)
-        for name in (*CHANNEL_STATE, *CHANNEL_COUNTERS):
-            (directory / name).write_text(f"{numbers.pop(name, 0)}\n")
-        assert not numbers, f"no such files: {numbers}"
+        """Set all lines of a CPU's queue; those that are not given become 0."""
+        self._write(connection, f"channels/{cpu}", (*CHANNEL_STATE, *CHANNEL_COUNTERS), numbers)
+
+    def drop_line(self, connection: int, file: str, name: str) -> None:
+        """Remove a line from a file of counters."""
+        path = self.root / "connections" / str(connection) / file
+        kept = [n for n in path.read_text().splitlines(keepends=True) if n.split()[0] != name]
+        path.write_text("".join(kept))
+
+    def _write(
+        self, connection: int, file: str, names: Iterable[str], numbers: dict[str, int]
+    ) -> None:
+        text = "".join(f"{name} {numbers.pop(name, 0)}\n" for name in names)
+        assert not numbers, f"no such counters: {numbers}"
+        (self.root / "connections" / str(connection) / file).write_text(text)
 
     def everywhere(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Make the package read this directory by default."""

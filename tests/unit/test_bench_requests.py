@@ -29,6 +29,7 @@ from efuse.bench.workload import Outcome
 from efuse.cli.main import main
 from efuse.control import Connection
 from efuse.errors import EfuseError, NotSupportedError
+from tests.unit.fake_sysfs import FakeSysfs
 
 _READY = "import signal, sys; print('ready', file=sys.stderr, flush=True); signal.pause()"
 CPU = min(os.sched_getaffinity(0))
@@ -311,16 +312,15 @@ def test_descriptors_and_mappings_of_a_process_are_counted() -> None:
 
 
 def test_counters_are_read_cpu_by_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for cpu in (0, 2, 10):
-        directory = tmp_path / "connections/7/channels" / str(cpu)
-        directory.mkdir(parents=True)
-        for name, value in {"sent": cpu, "stolen": 1, "depth": 5, "service_ns": 9}.items():
-            (directory / name).write_text(f"{value}\n")
-    (tmp_path / "connections/7/channels/policy").write_text("least\n")
-    monkeypatch.setattr(usage_module, "Connection", partial(Connection, root=tmp_path))
+    sysfs = FakeSysfs(tmp_path)
+    sysfs.add(7, nodes=(0,) * 11)
+    for cpu in range(11):
+        sysfs.count_channel(7, cpu, sent=cpu, stolen=1, depth=5, service_ns=9)
+    monkeypatch.setattr(usage_module, "Connection", partial(Connection, root=sysfs.root))
     found = channel_counts(7)
-    assert found == tuple({"sent": cpu, "stolen": 1} for cpu in (0, 2, 10))
-    assert Usage(channels=found).channel_total("sent") == 12
+    assert [counts["sent"] for counts in found] == list(range(11))
+    assert all(counts["stolen"] == 1 and "depth" not in counts for counts in found)
+    assert Usage(channels=found).channel_total("sent") == 55
 
 
 def test_plain_fuse_has_no_channels() -> None:

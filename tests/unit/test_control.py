@@ -11,6 +11,7 @@ from efuse.errors import ControlError
 from efuse.opcodes import COUNTED
 from efuse.stats.channels import CHANNEL_COUNTERS, CHANNEL_STATE
 from efuse.stats.model import COUNTERS
+from efuse.stats.paths import PATH_COUNTERS
 from tests import sysfs_document
 from tests.unit.fake_sysfs import VALUES, FakeSysfs
 from tests.unit.symlinks import link_chain
@@ -257,6 +258,30 @@ def test_attributes_agree_with_the_document() -> None:
 
 
 def test_counters_agree_with_the_document() -> None:
-    assert tuple(sysfs_document.files("Counters")) == COUNTERS
+    assert sysfs_document.lines("Counters") == COUNTERS
     assert set(sysfs_document.opcodes()) == set(COUNTED)
-    assert tuple(sysfs_document.files("Channels")) == (*CHANNEL_STATE, *CHANNEL_COUNTERS)
+    assert sysfs_document.lines("Channels") == (*CHANNEL_STATE, *CHANNEL_COUNTERS)
+    assert set(sysfs_document.lines("Paths")) == {*PATH_COUNTERS, "latency"}
+
+
+def test_counts_are_the_lines_of_a_file(sysfs: FakeSysfs) -> None:
+    sysfs.add(41, nodes=(0, 1, 0))
+    sysfs.count(41, "read", requests=7, hits=5)
+    sysfs.count_path(41, "direct", {3: 5}, requests=5)
+    sysfs.count_channel(41, 2, sent=9)
+    conn = Connection(41, root=sysfs.root)
+    assert conn.cpus() == (0, 1, 2)
+    assert set(conn.opcodes()) == set(COUNTED)
+    read = conn.counts("stats/read")
+    assert tuple(read) == COUNTERS
+    assert (read["requests"], read["hits"], read["daemon"]) == (7, 5, 0)
+    assert conn.counts("paths/direct")["requests"] == 5
+    assert conn.counts("channels/2")["sent"] == 9
+
+
+def test_counts_of_a_malformed_file_fail(sysfs: FakeSysfs) -> None:
+    path = sysfs.add(41)
+    for line in ("hits", "hits x", "hits -1", "hits 1 2"):
+        (path / "stats/read").write_text(f"requests 4\n{line}\n")
+        with pytest.raises(ControlError, match="stats/read has no number hits"):
+            Connection(41, root=sysfs.root).counts("stats/read")

@@ -150,14 +150,12 @@ def test_four_latency_classes_make_one_bucket() -> None:
         assert PathCounters(latency=latency).quantile_ns(1) == bound
 
 
-def test_collector_without_times_reads_no_times(
+def test_collector_without_times_watches_no_times(
     sysfs: FakeSysfs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = sysfs.add(41, "/mnt/a")
-    sysfs.count(41, "lookup", requests=9)
-    for name in ("stats/lookup/hit_ns", "stats/lookup/daemon_ns", "paths/direct/ns"):
-        (path / name).unlink()
-    (path / "paths/direct/latency").unlink()
+    sysfs.count(41, "lookup", requests=9, hit_ns=70, hit_timed=1)
+    (path / "watch_times").unlink()
     value = scrape(Collector())
     lookup = {"connection": "41", "mountpoint": "/mnt/a", "opcode": "lookup"}
     assert value("up") == 1

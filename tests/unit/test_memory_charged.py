@@ -14,11 +14,12 @@ _ALLOCATION = re.compile(
 _FUNCTION = re.compile(r"^\w[^;\n]*?\b(\w+)\([^;{}]*\)\n\{", re.MULTILINE)
 
 _UNCHARGED = {
-    # Only root reaches these: it mounts, loads a function or makes a device.
+    # Only root reaches these: it mounts, loads the module or a function, or makes a device.
     "efuse_conn_add": "a mount",
     "efuse_nodes_add": "a mount",
     "efuse_queue_alloc": "a mount",
     "efuse_queues_add": "a mount",
+    "efuse_channel_sysfs_init": "the module",
     "csd_function_reg": "a function",
     "csd_device_alloc": "a device",
     "csd_device_on": "a device",

@@ -135,26 +135,26 @@ def test_read_returns_the_counters_of_the_files(tmp_path: Path) -> None:
     )
 
 
-def test_read_without_timing_reads_no_time(tmp_path: Path) -> None:
+def test_read_without_timing_watches_no_times(tmp_path: Path) -> None:
     sysfs = FakeSysfs(tmp_path)
     path = sysfs.add(41)
-    sysfs.count(41, "open", requests=5, hits=5)
-    for file in path.glob("stats/*/*_ns"):
-        file.unlink()
+    sysfs.count(41, "open", requests=5, hits=5, hit_ns=70, hit_timed=1)
+    (path / "watch_times").unlink()
     conn = Connection(41, root=sysfs.root)
-    assert read(conn, timing=False).opcodes["open"].hits == 5
-    with pytest.raises(ControlError):
+    assert read(conn, timing=False).opcodes["open"] == Counters(requests=5, hits=5)
+    with pytest.raises(ControlError, match="watch_times"):
         read(conn)
 
 
-def test_read_touches_only_requests_of_idle_opcodes(tmp_path: Path) -> None:
+def test_read_without_a_line_fails_and_with_another_line_does_not(tmp_path: Path) -> None:
     sysfs = FakeSysfs(tmp_path)
     path = sysfs.add(41)
-    (path / "stats" / "mknod" / "hits").unlink()
-    read(Connection(41, root=sysfs.root))
     sysfs.count(41, "mknod", requests=1)
-    (path / "stats" / "mknod" / "hits").unlink()
-    with pytest.raises(ControlError, match="mknod/hits"):
+    text = (path / "stats/mknod").read_text()
+    (path / "stats/mknod").write_text("invented 3\n" + text)
+    assert read(Connection(41, root=sysfs.root)).opcodes == {"mknod": Counters(requests=1)}
+    sysfs.drop_line(41, "stats/mknod", "hits")
+    with pytest.raises(ControlError, match="stats/mknod has no number hits"):
         read(Connection(41, root=sysfs.root))
 
 

@@ -83,6 +83,8 @@ def test_paths_are_read_and_times_only_if_wanted(sysfs: FakeSysfs) -> None:
 
 def test_malformed_latency_of_a_path_fails(sysfs: FakeSysfs) -> None:
     sysfs.add(41)
-    (sysfs.root / "connections/41/paths/cache/latency").write_text("1 2 three\n")
+    sysfs.drop_line(41, "paths/cache", "latency")
+    with (sysfs.root / "connections/41/paths/cache").open("a") as file:
+        file.write("latency 1 2 three\n")
     with pytest.raises(ControlError, match="does not hold 106 numbers"):
         read(Connection(41, root=sysfs.root))

@@ -20,7 +20,7 @@
 #include "../efuse_ops.h"
 #include "compat.h"
 
-#define EFUSE_NR_OPCODES	64	/* requests of lower opcodes are counted */
+#define EFUSE_NR_OPCODES	(EFUSE_COPY_FILE_RANGE_64 + 1)	/* lower opcodes are counted */
 #define EFUSE_NR_BUCKETS	65536	/* of epochs, per connection */
 #define EFUSE_BUCKETS_CHUNK	512	/* buckets that are allocated together */
 #define EFUSE_MAX_ERRNO		511	/* largest errno that the FUSE protocol allows */
@@ -52,7 +52,7 @@ enum efuse_consistency {
 	EFUSE_NR_CONSISTENCIES,
 };
 
-/* Counters per opcode. stats.c has their names in sysfs. */
+/* Counters per opcode. opcode_sysfs.c has their names in sysfs. */
 enum efuse_counter {
 	EFUSE_REQUESTS,
 	EFUSE_HITS,
@@ -70,11 +70,6 @@ enum efuse_counter {
 	EFUSE_INVALID_VERDICT,
 	EFUSE_UNMAPPED,
 	EFUSE_FAILED,
-	/* Times, and how many requests they are of. */
-	EFUSE_HIT_NS,
-	EFUSE_HIT_TIMED,
-	EFUSE_DAEMON_NS,
-	EFUSE_DAEMON_TIMED,
 	EFUSE_NR_COUNTERS,
 };
 
@@ -91,8 +86,6 @@ enum efuse_path_counter {
 	EFUSE_PATH_REQUESTS,
 	EFUSE_PATH_PARTIAL,
 	EFUSE_PATH_BYTES,
-	EFUSE_PATH_NS,
-	EFUSE_PATH_TIMED,
 	EFUSE_PATH_PROBES,
 	EFUSE_PATH_PREDICTED,
 	EFUSE_PATH_PREDICTED_NS,
@@ -122,11 +115,14 @@ enum efuse_channel_counter {
 #define EFUSE_LATENCY_MAX_LOG	34
 #define EFUSE_NR_LATENCIES	((EFUSE_LATENCY_MAX_LOG - EFUSE_LATENCY_MIN_LOG) * 4 + 2)
 
+/* Counters are in rows of a power of two: a shift finds the row of an opcode or a path. */
+#define EFUSE_ROW	16
+static_assert(EFUSE_NR_COUNTERS <= EFUSE_ROW && EFUSE_NR_PATH_COUNTERS <= EFUSE_ROW);
+
 /* The counters of one CPU. efuse_stats_sum() adds them up. */
 struct efuse_stats {
-	u64 path[EFUSE_NR_PATHS][EFUSE_NR_PATH_COUNTERS];
-	u64 latency[EFUSE_NR_PATHS][EFUSE_NR_LATENCIES];
-	u64 op[EFUSE_NR_OPCODES][EFUSE_NR_COUNTERS];
+	u64 path[EFUSE_NR_PATHS][EFUSE_ROW];
+	u64 op[EFUSE_NR_OPCODES][EFUSE_ROW];
 	u64 channel[EFUSE_NR_CHANNEL_COUNTERS];
 	u64 learned;
 	u64 map_full;
@@ -134,6 +130,32 @@ struct efuse_stats {
 	u64 evicted;
 	atomic_t depth;		/* see struct efuse_path_info; requests may end on another CPU */
 };
+
+/**
+ * struct efuse_time - the time of requests on one CPU
+ * @ns: sum of their times
+ * @timed: number of requests
+ */
+struct efuse_time {
+	u64 ns;
+	u64 timed;
+};
+
+/**
+ * struct efuse_times - the times of requests on one CPU; efuse_times_sum() adds them up
+ * @hit: answers of the kernel, by opcode
+ * @daemon: answers of the daemon, by opcode
+ * @path: READs and WRITEs, by the path that answered
+ * @latency: number of READs and WRITEs of a path, by class of duration
+ */
+struct efuse_times {
+	struct efuse_time hit[EFUSE_NR_OPCODES];
+	struct efuse_time daemon[EFUSE_NR_OPCODES];
+	struct efuse_time path[EFUSE_NR_PATHS];
+	u64 latency[EFUSE_NR_PATHS][EFUSE_NR_LATENCIES];
+};
+
+#define EFUSE_WATCH_S	10	/* how long requests are timed after a read of watch_times */
 
 /**
  * struct efuse_buckets - a table of buckets, see epochs.c
@@ -276,9 +298,6 @@ struct efuse_recovery {
  * struct efuse_conn - eFuse's half of a struct fuse_conn
  * @rcu: for freeing
  * @kobj: the connection's directory in sysfs; its reference count is that of this structure
- * @stats_kobj: the subdirectory stats
- * @paths_kobj: the subdirectory paths
- * @channels_kobj: the subdirectory channels
  * @connected_node: the attribute "connected"
  * @fc: FUSE's half of the connection; valid until efuse_conn_free()
  * @id: name of the connection in sysfs: the minor of the mount's device number
@@ -297,6 +316,7 @@ struct efuse_recovery {
  * @spread: not 0: for requests in the background, a channel with one request is loaded
  * @spin_ns: how long workers and callers poll before they sleep
  * @stats: counters
+ * @times: counters of times, NULL until times are needed; written under efuse_conn_mutex
  * @timed_until: jiffies64 until which requests are timed
  * @backed: struct efuse_backed of each file with extents, by nodeid; see extents.c
  * @extents_mutex: protects @backed and all extents in it; they are read under RCU
@@ -336,9 +356,6 @@ struct efuse_recovery {
 struct efuse_conn {
 	struct rcu_head rcu;
 	struct kobject kobj;
-	struct kobject *stats_kobj;
-	struct kobject *paths_kobj;
-	struct kobject *channels_kobj;
 	struct kernfs_node *connected_node;
 	struct fuse_conn *fc;
 	u32 id;
@@ -359,6 +376,7 @@ struct efuse_conn {
 	u32 spread;
 	u8 policy;
 	struct efuse_stats __percpu *stats;
+	struct efuse_times __percpu *times;
 	u64 timed_until;
 
 	struct xarray backed;
@@ -493,21 +511,18 @@ void efuse_conn_register(struct efuse_conn *ec);
 void efuse_limits_apply(struct efuse_conn *ec);
 
 /* stats.c */
-int efuse_stats_add(struct efuse_conn *ec);
-void efuse_stats_remove(struct efuse_conn *ec);
+int efuse_times_add(struct efuse_conn *ec);
 u64 efuse_stats_sum(const struct efuse_conn *ec, size_t offset);
-
-static inline void efuse_count_n(struct efuse_conn *ec, u32 opcode,
-				 enum efuse_counter counter, u64 n)
-{
-	if (opcode < EFUSE_NR_OPCODES)
-		this_cpu_add(ec->stats->op[opcode][counter], n);
-}
+u64 efuse_times_sum(const struct efuse_conn *ec, size_t offset);
+void efuse_count_hit_time(struct efuse_conn *ec, u32 opcode, u64 ns);
+void efuse_count_daemon_time(struct efuse_conn *ec, u32 opcode, u64 ns);
+void efuse_count_path_time(struct efuse_conn *ec, enum efuse_path path, u64 ns);
 
 static inline void efuse_count(struct efuse_conn *ec, u32 opcode,
 			       enum efuse_counter counter)
 {
-	efuse_count_n(ec, opcode, counter, 1);
+	if (opcode < EFUSE_NR_OPCODES)
+		this_cpu_inc(ec->stats->op[opcode][counter]);
 }
 
 static inline void efuse_count_channel(struct efuse_conn *ec, enum efuse_channel_counter counter)
@@ -518,12 +533,6 @@ static inline void efuse_count_channel(struct efuse_conn *ec, enum efuse_channel
 static inline bool efuse_timed(const struct efuse_conn *ec)
 {
 	return time_before64(get_jiffies_64(), READ_ONCE(ec->timed_until));
-}
-
-/* Times are being read in sysfs: measure requests for the next 10 s. */
-static inline void efuse_watch_times(struct efuse_conn *ec)
-{
-	WRITE_ONCE(ec->timed_until, get_jiffies_64() + 10 * HZ);
 }
 
 static inline void efuse_count_path(struct efuse_conn *ec, enum efuse_path path,

@@ -2,17 +2,6 @@
 /* Counts READs and WRITEs and their times, by the path that answered them. */
 #include "io_i.h"
 
-static unsigned int efuse_latency_class(u64 ns)
-{
-	int log = fls64(ns) - 1;
-
-	if (log < EFUSE_LATENCY_MIN_LOG)
-		return 0;
-	if (log >= EFUSE_LATENCY_MAX_LOG)
-		return EFUSE_NR_LATENCIES - 1;
-	return (log - EFUSE_LATENCY_MIN_LOG) * 4 + (ns >> (log - 2) & 3) + 1;
-}
-
 /* Counts how well the time of a request was predicted, and calls path_done(). */
 static void efuse_path_measured(struct efuse_req *req, u64 ns)
 {
@@ -60,9 +49,7 @@ void efuse_path_done(struct efuse_req *req, enum efuse_path path)
 	if (!start_ns)
 		return;
 	ns = ktime_get_ns() - start_ns;
-	efuse_count_path(req->ec, path, EFUSE_PATH_NS, ns);
-	efuse_count_path(req->ec, path, EFUSE_PATH_TIMED, 1);
-	this_cpu_inc(req->ec->stats->latency[path][efuse_latency_class(ns)]);
+	efuse_count_path_time(req->ec, path, ns);
 	if (args->efuse.measured) {
 		req->path.missed |= path != args->efuse.path;
 		efuse_path_measured(req, ns);

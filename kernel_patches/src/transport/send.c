@@ -62,11 +62,8 @@ void efuse_replied(struct efuse_req *req, struct efuse_changes *ch)
 	if (req->error)
 		efuse_count(ec, args->opcode, EFUSE_ERRORS);
 	efuse_terminal_replied(req);
-	if (args->efuse.start_ns) {
-		efuse_count_n(ec, args->opcode, EFUSE_DAEMON_NS,
-			      ktime_get_ns() - args->efuse.start_ns);
-		efuse_count(ec, args->opcode, EFUSE_DAEMON_TIMED);
-	}
+	if (args->efuse.start_ns)
+		efuse_count_daemon_time(ec, args->opcode, ktime_get_ns() - args->efuse.start_ns);
 
 	rcu_read_lock();
 	ops = rcu_dereference(ec->ops);

@@ -26,7 +26,6 @@ struct efuse_spin {
  * struct efuse_queue - the queue of requests of one CPU
  * @iq: the queue as FUSE knows it; its waitq is not used: readers sleep on FUSE's own queue
  * @fc: connection
- * @kobj: the queue's directory in sysfs
  * @cpu: the CPU
  * @node: NUMA node of the CPU
  * @channel: channel of the CPU, NULL if the daemon has made none; under RCU, written under
@@ -45,7 +44,6 @@ struct efuse_spin {
 struct efuse_queue {
 	struct fuse_iqueue iq;
 	struct fuse_conn *fc;
-	struct kobject *kobj;
 	struct efuse_channel __rcu *channel;
 	struct efuse_queue *home;
 	struct efuse_spin spin;

@@ -263,12 +263,15 @@ def test_passthrough_directory_is_listed_in_large_requests(tmp_path: Path) -> No
             connection = Connection(one.connection)
             assert connection.max_readdir == size
             assert names(path) == NAMES
-            stats = connection.path / "stats"
-            counted.append(
-                sum(int((stats / n / "daemon").read_text()) for n in ("readdir", "readdirplus"))
-            )
+            counted.append(_listings(connection))
     operations.close()
     assert counted[1] * 5 < counted[0], counted
+
+
+def _listings(connection: Connection) -> int:
+    """Return the number of READDIRs and READDIRPLUSes that reached the daemon."""
+    opcodes = ("readdir", "readdirplus")
+    return sum(connection.counts(f"stats/{opcode}")["daemon"] for opcode in opcodes)
 
 
 def test_libfuse_daemon_fills_large_requests(tmp_path: Path) -> None:
@@ -282,11 +285,9 @@ def test_libfuse_daemon_fills_large_requests(tmp_path: Path) -> None:
     for size in ("4K", "32K"):
         forked.efuse("run", "--require", "--max-readdir", size, "--", *command, path)
         try:
-            stats = Connection(find(path).connection).path / "stats"
+            connection = Connection(find(path).connection)
             assert names(path) == MANY
-            counted.append(
-                sum(int((stats / n / "daemon").read_text()) for n in ("readdir", "readdirplus"))
-            )
+            counted.append(_listings(connection))
         finally:
             subprocess.run(["umount", path], check=True)
     assert counted[1] * 5 < counted[0], counted

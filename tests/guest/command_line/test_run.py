@@ -32,7 +32,7 @@ def _mounted(command: list[str], mountpoint: Path) -> Iterator[Connection]:
 
 
 def _hits(connection: Connection, opcode: str) -> int:
-    return int((connection.path / "stats" / opcode / "hits").read_text())
+    return connection.counts(f"stats/{opcode}")["hits"]
 
 
 @pytest.mark.parametrize("daemon", [passthrough_ll_command, bindfs_command, sshfs_command])

@@ -40,7 +40,7 @@ def _mounted(mountpoint: Path, *words: str | Path) -> Iterator[Connection]:
 
 
 def _count(connection: Connection, opcode: str, name: str) -> int:
-    return int((connection.path / "stats" / opcode / name).read_text())
+    return connection.counts(f"stats/{opcode}")[name]
 
 
 def _blocks(connection: Connection) -> int:

@@ -182,7 +182,7 @@ def test_times_are_taken_only_while_they_are_watched(
     def timed() -> int:
         """Return the number of kernel answers that were timed. Reading it does not count as
         watching."""
-        return int((connection.path / "stats" / "getxattr" / "hit_timed").read_text())
+        return connection.counts("stats/getxattr")["hit_timed"]
 
     get_present(system, 10)
     assert timed() == 0
@@ -206,16 +206,14 @@ def test_times_are_taken_only_while_they_are_watched(
     eventually(is_over, what="the times to be taken no more")
 
 
-@pytest.mark.parametrize("name", ["ns", "latency"])
-def test_times_are_taken_when_another_user_reads_a_time_of_a_path(
-    system: System, connection: Connection, name: str
+def test_times_are_taken_when_another_user_watches_them(
+    system: System, connection: Connection
 ) -> None:
-    timed = connection.path / "stats" / "getxattr" / "hit_timed"
     get_present(system, 10)
-    assert int(timed.read_text()) == 0
-    assert as_user(65534, (connection.path / "paths" / "daemon" / name).read_text)
+    assert connection.counts("stats/getxattr")["hit_timed"] == 0
+    assert as_user(65534, (connection.path / "watch_times").read_text) == "10\n"
     get_present(system, 10)
-    assert int(timed.read_text()) == 10
+    assert connection.counts("stats/getxattr")["hit_timed"] == 10
 
 
 def test_waiting_is_zero_when_nothing_is_in_flight(

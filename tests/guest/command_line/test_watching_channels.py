@@ -32,11 +32,7 @@ Numbers = dict[int, dict[str, int]]
 
 def numbers(connection: Connection) -> Numbers:
     """Return the values of all channels in sysfs, by CPU."""
-    return {
-        int(path.name): {name: int((path / name).read_text()) for name in (*STATE, *COUNTERS)}
-        for path in (connection.path / "channels").iterdir()
-        if path.is_dir()
-    }
+    return {cpu: connection.counts(f"channels/{cpu}") for cpu in connection.cpus()}
 
 
 def rows(text: str) -> dict[str, list[str]]:

@@ -153,8 +153,7 @@ def brought(connection: Connection) -> int:
 
 
 def _total(connection: Connection, counter: str) -> int:
-    channels = (connection.path / "channels").glob(f"*/{counter}")
-    return sum(int(path.read_text()) for path in channels)
+    return sum(connection.counts(f"channels/{cpu}")[counter] for cpu in connection.cpus())
 
 
 def mapped(pid: int) -> int:

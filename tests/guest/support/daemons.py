@@ -408,7 +408,7 @@ class Mount:
 
     def count(self, opcode: str, counter: str) -> int:
         """Return one of the connection's counters for an opcode."""
-        return int((self.connection.path / "stats" / opcode / counter).read_text())
+        return self.connection.counts(f"stats/{opcode}")[counter]
 
     @contextlib.contextmanager
     def answered(self, opcode: str, times: int = 1) -> Iterator[None]:

@@ -29,7 +29,7 @@ def cached(mountpoint: Path, **options: Any) -> Iterator[Mount]:
 
 def path_count(m: Mount, name: str, path: str = "cache") -> int:
     """Return a counter of an I/O path."""
-    return int((m.connection.path / "paths" / path / name).read_text())
+    return m.connection.counts(f"paths/{path}")[name]
 
 
 def warm(m: Mount) -> None:

@@ -15,7 +15,7 @@ from efuse.bpf.tracing import Hook, Tracer
 from efuse.closing import Closing
 
 POINTS = (
-    "efuse_issue",
+    "efuse_send",
     "efuse_changes_begin",
     "efuse_changes_end",
     "efuse_learn",

@@ -31,8 +31,7 @@ class Forced:
 
     def answered(self) -> dict[str, int]:
         """Return how many requests each path has answered."""
-        paths = self.connection.path / "paths"
-        return {path: int((paths / path / "requests").read_text()) for path in PATHS}
+        return {path: self.connection.counts(f"paths/{path}")["requests"] for path in PATHS}
 
     def show_that_it_ran(self, requests: int, *, kept: bool = True) -> None:
         """Check that the forced path has answered *requests* requests; for ``daemon``, only it.

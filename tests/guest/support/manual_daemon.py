@@ -50,7 +50,6 @@ class ManualDaemon:
         answer = wire.init_out(init_flags, max_write=max_write)
         os.write(self.fd, wire.reply(init.unique, 0, answer))
         self.connection = Connection(find(mountpoint).connection)
-        self._channels = self.connection.path / "channels"
         self._before = {
             (cpu, name): self._count(cpu, name) for cpu in cpus for name in ("sent", "stolen")
         }
@@ -82,14 +81,14 @@ class ManualDaemon:
         return self._count(cpu, name) - self._before.get((cpu, name), 0)
 
     def _count(self, cpu: int, name: str) -> int:
-        return int((self._channels / str(cpu) / name).read_text())
+        return self.connection.counts(f"channels/{cpu}")[name]
 
     def numbers(self, cpu: int, requests: list[Request]) -> list[int]:
         """Return the unique numbers that *cpu* gave to *requests*.
 
         Each CPU counts from a start of its own, and all count in the same steps.
         """
-        step = 2 * (sum(path.is_dir() for path in self._channels.iterdir()) + 1)
+        step = 2 * (len(self.connection.cpus()) + 1)
         found = [r.unique & ~(1 << 63) for r in requests]
         return [n for n in found if n % step == 2 * (cpu + 1) % step]
 

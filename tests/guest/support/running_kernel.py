@@ -11,6 +11,9 @@ from pathlib import Path
 LINUX = int(platform.release().split(".")[0])
 """The kernel's major version: 6 or 7."""
 
+CHECKS_ITSELF = Path("/proc/lockdep").exists()
+"""Whether this is the kernel of ``make test-debug``, whose structures are larger."""
+
 
 class KernelLog:
     """The log of the running kernel, from where it was last read, and the taint word."""

@@ -114,14 +114,12 @@ class ScheduleMount(Closing):
 
     def hits(self) -> Counter[str]:
         """Return how many requests the kernel has answered, by opcode."""
-        stats = self._connection.path / "stats"
-        names = [name for name in wire.OPCODES.values() if (stats / name).is_dir()]
-        return Counter({name: int((stats / name / "hits").read_text()) for name in names})
+        names = self._connection.opcodes()
+        return Counter({n: self._connection.counts(f"stats/{n}")["hits"] for n in names})
 
     def paths(self) -> Counter[str]:
         """Return how many READs and WRITEs each path has carried out."""
-        paths = self._connection.path / "paths"
-        return Counter({path: int((paths / path / "requests").read_text()) for path in PATHS})
+        return Counter({p: self._connection.counts(f"paths/{p}")["requests"] for p in PATHS})
 
     def notify(self, message: bytes) -> None:
         """Notify the kernel; it may wait for an answer of the daemon first."""

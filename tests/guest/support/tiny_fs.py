@@ -52,7 +52,8 @@ class Tiny:
 
     def count(self, opcode: str, counter: str) -> int:
         """Return a counter of an opcode."""
-        return int(self.read(f"stats/{opcode}/{counter}"))
+        counters = dict(line.split() for line in self.read(f"stats/{opcode}").splitlines())
+        return int(counters[counter])
 
     def write(self, name: str, value: str) -> None:
         """Write a file in the connection's directory of sysfs."""
