@@ -84,7 +84,7 @@ def served(connection: Connection, incarnation: int) -> None:
 
 
 def count(connection: Connection, opcode: str, counter: str) -> int:
-    return int((connection.path / "stats" / opcode / counter).read_text())
+    return connection.counts(f"stats/{opcode}")[counter]
 
 
 def write_and_read(path: str, ends: Path) -> bytes:
