@@ -17,6 +17,11 @@ _LEFT_OUT = {
 }
 """Stressors that do not run, and why."""
 
+_SMALLER = {
+    name: (f"--{name}-bytes", "1M") for name in ("fallocate", "fiemap", "iomix", "sync-file")
+}
+"""Options of stressors whose files are so large that a round of their calls takes minutes."""
+
 _LIMIT_S = 900
 """Some stressors look only after thousands of calls whether their time is over."""
 
@@ -45,6 +50,7 @@ def tests(place: Place, amount: Amount) -> Iterator[Outcome]:
     """
     for name in amount.stressors or stressors():
         words = [program("stress-ng"), f"--{name}", "1", "--verify", "--metrics", "--no-rand-seed"]
+        words += _SMALLER.get(name, ())
         words += ["--temp-path", str(place.root), "--timeout"]
         done = run([*words, f"{amount.stressor_s}s"], cwd=place.scratch, limit_s=_LIMIT_S)
         if done.status == 0 and rounds(name, done) == 0:

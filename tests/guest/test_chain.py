@@ -884,7 +884,8 @@ def test_chain_held_at_a_later_block_delays_writers_until_its_end(device: Device
             device.write("hold", 1)
             device.wait("held", 1)
             device.write("delay_ns", 0)
-            assert one.status().kernel_steps == device.read("reads") - reads
+            # The last block is still to come.
+            assert one.status().kernel_steps == device.read("reads") - reads < 4
             with pytest.raises(BlockingIOError):
                 os.open(f, os.O_WRONLY | os.O_NONBLOCK)
         finally:
