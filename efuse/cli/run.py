@@ -47,7 +47,7 @@ def cli(restart: str | None, within_s: int, **given: Any) -> None:
     \b
     efuse run -- sshfs host:/srv /mnt
     efuse run --consistency exclusive --data-cache 64M -- bindfs -f /srv/data /mnt
-    efuse run --restart --promise stable_nodeids -- mydaemon -f /mnt
+    efuse run --restart -- mydaemon -f /mnt
     """
     from efuse.fs.mountpoint import kernel_lacks_efuse
     from efuse.supervisor.forwarding import run_plain

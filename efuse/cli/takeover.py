@@ -11,7 +11,6 @@ import click
 from efuse.cli._daemon import Daemon, RestartCommand, daemon_options, restart_options
 from efuse.cli._output import MOUNT, connection
 from efuse.control import Connection, mounts
-from efuse.control.takeover import why_no_successor
 from efuse.errors import MountError, NotSupportedError, UsageError
 
 if TYPE_CHECKING:
@@ -46,8 +45,8 @@ def cli(restart: str | None, within_s: int, force: bool, mount: str, **given: An
     If DAEMON fails, the mount waits for the next try until the time of --restart-within has passed.
 
     \b
-    efuse takeover /mnt --promise stable_nodeids -- mydaemon-2.0 -f /mnt
-    efuse takeover --force --restart /mnt --promise stable_nodeids -- mydaemon -f /mnt
+    efuse takeover /mnt -- mydaemon-2.0 -f /mnt
+    efuse takeover --force --restart /mnt -- mydaemon -f /mnt
     """
     from efuse.cli._restarting import supervise
     from efuse.fs.mountpoint import kernel_lacks_efuse
@@ -67,12 +66,6 @@ def cli(restart: str | None, within_s: int, force: bool, mount: str, **given: An
     daemon = Daemon.given(**given)
     if shutil.which(daemon.command[0]) is None:
         raise UsageError(f"{daemon.command[0]} cannot be started: it is no program (ENOENT)")
-    lacking = why_no_successor(stable_nodeids=daemon.options.stable_nodeids)
-    if lacking:
-        raise UsageError(
-            f"{daemon.command[0]} cannot take over a mount: {lacking}",
-            hint="--promise stable_nodeids",
-        )
     supervise(daemon, restart, lambda: _begin(daemon, found, seen, within_s, force=force))
 
 

@@ -8,13 +8,11 @@ import struct
 
 from efuse.control.connection import Connection
 
-__all__ = ["take_over", "why_it_ends", "why_no_successor"]
+__all__ = ["take_over", "why_it_ends"]
 
 # EFUSE_IOC_TAKEOVER of <linux/efuse.h>.
 _TAKEOVER = struct.Struct("=iIQ")
 _EFUSE_IOC_TAKEOVER = 1 << 30 | _TAKEOVER.size << 16 | 229 << 8 | 68
-# The module does not translate the nodeids that a dead daemon has given.
-_NEEDS_STABLE_NODEIDS = True
 
 
 def take_over(device: int, target: int) -> None:
@@ -34,14 +32,4 @@ def why_it_ends(connection: Connection) -> str:
 
     :raises ControlError: the connection no longer exists.
     """
-    if connection.io_uring:
-        return "its daemon receives requests by io_uring"
-    return why_no_successor(stable_nodeids=connection.stable_nodeids)
-
-
-def why_no_successor(*, stable_nodeids: bool) -> str:
-    """Return in a few words why a daemon cannot take over a mount; empty if it can.
-
-    :param stable_nodeids: whether it promises that.
-    """
-    return "stable_nodeids is not promised" if _NEEDS_STABLE_NODEIDS and not stable_nodeids else ""
+    return "its daemon receives requests by io_uring" if connection.io_uring else ""

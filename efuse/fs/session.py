@@ -91,7 +91,7 @@ async def serve(
     :param channels: whether requests come through shared memory, if the kernel and libfuse support
         it (``operations.efuse.channels``). ``EFUSE_CHANNELS=0`` in the environment prevents it.
     :param recovery: how long callers wait for a successor if this process dies, in seconds. Not on
-        plain FUSE, and only if *operations* promises ``stable_nodeids``.
+        plain FUSE.
     :raises UsageError: *recovery* is out of its range.
     :raises MountError: the file system cannot be mounted, or this process already serves one.
     :raises NotSupportedError: *required* is set, and the kernel has no eFuse.

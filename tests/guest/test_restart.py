@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from efuse.bench.programs import built
-from efuse.control import Connection, all_mounts, find
+from efuse.control import Connection, all_mounts, connections, find
 from efuse.control.daemon_locks import DaemonLock, locked
 from efuse.control.daemons import holders
 from efuse.fs.mountpoint import unmount
@@ -285,12 +285,24 @@ def test_other_options_end_it(files: Path, mountpoint: Path) -> None:
 
 
 def test_mount_that_ends_with_its_daemon_is_named(files: Path, mountpoint: Path) -> None:
+    """A mount in a mount namespace of the daemon's own cannot be given to another process."""
+    private = ("unshare", "--mount", "--propagation", "private")
+    others = {connection.id for connection in connections()}
     words = stateless_files.command(files, mountpoint)
-    with supervised(*words, at=mountpoint, options=("--restart",)) as (process, _):
+    process = Beside("run", "--restart", "--", *private, *words)
+    try:
+        eventually(
+            lambda: any(
+                connection.id not in others and connection.daemon == "serving"
+                for connection in connections()
+            ),
+            "the mount",
+        )
+    finally:
         os.kill(starts(files)[0], signal.SIGKILL)
         status, _, err = process.ended()
-        assert status == 137
-        assert "will not be started again: stable_nodeids is not promised" in err
+    assert status == 137
+    assert "will not be started again: it is in a mount namespace of the daemon" in err
     assert len(starts(files)) == 1
     assert not mounted(mountpoint)
 
@@ -401,7 +413,6 @@ def test_takeover_that_is_not_possible_is_refused(files: Path, mountpoint: Path)
     promised = RESTARTED[1:]
     fails("is not on eFuse", 1, *promised)
     with supervised(*words, at=mountpoint) as (_, connection):
-        fails("stable_nodeids is not promised", 2)
         other = locked(connection, DaemonLock.REPLACING)
         fails("another process does that (EBUSY)", 1, *promised)
         os.close(other)

@@ -54,7 +54,9 @@ def _called(line: str) -> click.Context:
         if word.startswith("-"):
             name, equals, _value = word.partition("=")
             assert name in known, line
-            if not equals and not known[name].is_flag and not known[name].count:
+            has_value = not known[name].is_flag and not known[name].count
+            # The value of --restart is optional, and given with "=".
+            if has_value and not equals and name != "--restart":
                 next(left)
         elif isinstance(called.command, click.Group):
             below = called.command.get_command(called, word)

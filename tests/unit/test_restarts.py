@@ -387,7 +387,10 @@ def test_each_of_several_mounts_is_awaited() -> None:
 @pytest.mark.parametrize(
     ("mount", "reason"),
     [
-        (_Mount(because="stable_nodeids is not promised"), "stable_nodeids is not promised"),
+        (
+            _Mount(because="its daemon receives requests by io_uring"),
+            "its daemon receives requests by io_uring",
+        ),
         (_Mount(connection=0, because="it is not wanted otherwise"), "it mounts plain FUSE"),
     ],
 )

@@ -71,9 +71,8 @@ def test_locks_are_on_files_for_root_alone() -> None:
 @pytest.mark.parametrize(
     ("values", "why"),
     [
-        ({"stable_nodeids": "1"}, ""),
-        ({}, "stable_nodeids is not promised"),
-        ({"stable_nodeids": "1", "io_uring": "1"}, "its daemon receives requests by io_uring"),
+        ({}, ""),
+        ({"io_uring": "1"}, "its daemon receives requests by io_uring"),
     ],
 )
 def test_mount_ends_with_its_daemon_for_a_reason(
@@ -98,7 +97,7 @@ def _attach(_: int) -> Acceleration:
 
 
 def test_mount_outlives_its_daemon_until_it_is_given_up(sysfs: FakeSysfs) -> None:
-    path = sysfs.add(41, stable_nodeids="1")
+    path = sysfs.add(41)
     mount = DaemonMount("/mnt")
     mount.begin(41, _attach)
     assert not mount.outlives_daemon
@@ -115,7 +114,7 @@ def test_mount_outlives_its_daemon_until_it_is_given_up(sysfs: FakeSysfs) -> Non
 
 
 def test_mount_that_waits_ends_when_it_is_given_up(sysfs: FakeSysfs) -> None:
-    path = sysfs.add(41, daemon="dead", stable_nodeids="1")
+    path = sysfs.add(41, daemon="dead")
     mount = DaemonMount("/mnt")
     mount.begin(41, _attach)
     mount.give_up()
@@ -123,12 +122,12 @@ def test_mount_that_waits_ends_when_it_is_given_up(sysfs: FakeSysfs) -> None:
     mount.close_watched()
 
 
-def test_mount_without_stable_nodeids_is_left_as_it_is(sysfs: FakeSysfs) -> None:
-    path = sysfs.add(41)
+def test_mount_of_a_daemon_with_io_uring_is_left_as_it_is(sysfs: FakeSysfs) -> None:
+    path = sysfs.add(41, io_uring="1")
     mount = DaemonMount("/mnt")
     mount.begin(41, _attach)
     mount.outlive(60)
-    assert mount.ends_because == "stable_nodeids is not promised"
+    assert mount.ends_because == "its daemon receives requests by io_uring"
     assert _recovery(path) == 0
     assert not is_locked(Connection(41), DaemonLock.RESTARTING)
     mount.close_watched()
@@ -209,7 +208,7 @@ class _Daemon:
 
 @pytest.fixture
 def daemon(sysfs: FakeSysfs, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], _Daemon]]:
-    path = sysfs.add(41, "/mnt", state="plain", stable_nodeids="1")
+    path = sysfs.add(41, "/mnt", state="plain")
     with contextlib.ExitStack() as stack:
 
         def start(how: str) -> _Daemon:
@@ -279,13 +278,13 @@ def test_daemon_that_is_not_ended_goes_on(
         ({"daemon": "starting"}, "another daemon is starting to serve it"),
         ({"daemon": "none"}, "its connection has ended"),
         ({"daemon": "serving"}, "its daemon is not visible here"),
-        ({"stable_nodeids": "0"}, "stable_nodeids is not promised"),
+        ({"io_uring": "1"}, "its daemon receives requests by io_uring"),
     ],
 )
 def test_mount_that_cannot_be_taken_over_is_refused(
     values: dict[str, str], output: str, sysfs: FakeSysfs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sysfs.add(41, "/mnt", **{"stable_nodeids": "1"} | values)
+    sysfs.add(41, "/mnt", **values)
     monkeypatch.setattr(replacing, "holders", lambda _: set())
     with (
         pytest.raises(MountError, match=output),
@@ -295,7 +294,7 @@ def test_mount_that_cannot_be_taken_over_is_refused(
 
 
 def test_mount_that_waits_is_taken_over_immediately(sysfs: FakeSysfs) -> None:
-    sysfs.add(41, "/mnt", state="plain", daemon="dead", stable_nodeids="1", recovery="10")
+    sysfs.add(41, "/mnt", state="plain", daemon="dead", recovery="10")
     with without_daemon(Connection(41), "/mnt", within_s=30, force=False):
         assert Connection(41).recovery == 30
 
@@ -311,11 +310,10 @@ def _takeover(*words: str) -> BaseException | None:
 
 @pytest.mark.usefixtures("loaded")
 def test_command_is_checked_before_the_daemon_is_ended(sysfs: FakeSysfs) -> None:
-    sysfs.add(41, "/mnt", stable_nodeids="1")
+    sysfs.add(41, "/mnt")
     for words, kind, output in (
         (("/srv", "--", "true"), ControlError, "is not on eFuse"),
         (("/mnt", "--", "no-such-program"), UsageError, "it is no program"),
-        (("/mnt", "--", "true"), UsageError, "stable_nodeids is not promised"),
     ):
         failed = _takeover(*words)
         assert isinstance(failed, kind), failed
@@ -324,7 +322,7 @@ def test_command_is_checked_before_the_daemon_is_ended(sysfs: FakeSysfs) -> None
 
 @pytest.mark.usefixtures("loaded")
 def test_connection_that_is_not_mounted_here_is_not_taken_over(sysfs: FakeSysfs) -> None:
-    sysfs.add(41, stable_nodeids="1")
+    sysfs.add(41)
     assert "it is not mounted here" in str(_takeover("41", "--", "true"))
 
 
