@@ -12,8 +12,8 @@ POLICIES = ("always", "on-failure")
 
 # How long to wait before each start, in seconds. The last one is repeated.
 _DELAYS_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
-# A daemon that has served for so long is believed to work.
-_PROVEN_S = 30.0
+# A daemon is believed to work that has served for so long, and for longer than the wait before.
+_PROVEN_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,7 @@ class Restarts:
 
     def __init__(self, policy: str | None) -> None:
         self._policy = policy
+        self._delay_s = 0.0
         self.failures = 0
 
     def delay_after(self, end: End) -> float | None:
@@ -52,7 +53,8 @@ class Restarts:
             return None
         if self._policy == "on-failure" and not end.failed:
             return None
-        if end.served_s >= _PROVEN_S:
+        if end.served_s >= max(_PROVEN_S, self._delay_s):
             self.failures = 0
         self.failures += 1
-        return _DELAYS_S[min(self.failures, len(_DELAYS_S)) - 1]
+        self._delay_s = _DELAYS_S[min(self.failures, len(_DELAYS_S)) - 1]
+        return self._delay_s

@@ -26,11 +26,11 @@ from efuse.supervisor.restarting import (
     Succeeded,
 )
 
-_FAILED = End(waiting=True, was_asked=False, failed=True, served_s=1.0)
+_FAILED = End(waiting=True, was_asked=False, failed=True, served_s=0.9)
 
 
 def _end(**changes: Any) -> End:
-    return End(**{"waiting": True, "was_asked": False, "failed": True, "served_s": 1.0} | changes)
+    return End(**{"waiting": True, "was_asked": False, "failed": True, "served_s": 0.9} | changes)
 
 
 def test_delays_grow_to_a_bound() -> None:
@@ -41,11 +41,12 @@ def test_delays_grow_to_a_bound() -> None:
 
 def test_delays_begin_again_after_the_daemon_has_served_for_a_while() -> None:
     restarts = Restarts("always")
-    for _ in range(4):
-        restarts.delay_after(_FAILED)
-    assert restarts.delay_after(_end(served_s=29.0)) == 4.0
-    assert restarts.delay_after(_end(served_s=30.0)) == 0.0
-    assert restarts.delay_after(_FAILED) == 0.5
+    assert [restarts.delay_after(_FAILED) for _ in range(4)] == [0.0, 0.5, 1.0, 2.0]
+    # It has to serve for longer than it was waited for.
+    assert restarts.delay_after(_end(served_s=1.9)) == 4.0
+    assert restarts.delay_after(_end(served_s=4.0)) == 0.0
+    assert restarts.delay_after(_end(served_s=0.9)) == 0.5
+    assert restarts.delay_after(_end(served_s=1.0)) == 0.0
 
 
 @pytest.mark.parametrize(

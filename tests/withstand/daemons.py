@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The daemons that are killed: what each one shows, and its command line."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from efuse.bench.programs import built
+from tests.commands import EFUSE
+from tests.withstand.loads import LOADS, READING
+from tests.withstand.place import Place
+from tests.zoo.daemons import DAEMONS as ZOO
+
+__all__ = ["DAEMONS", "Daemon"]
+
+_SOURCE = "source"
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """A daemon.
+
+    :ivar name: its name.
+    :ivar command: its command line in the foreground, from a directory and the mount point.
+    :ivar prepare: makes what it shows in that directory, in which there is the directory ``tree``.
+    :ivar below: a directory of that place in which the files of the mount are, too, byte for byte.
+    :ivar loads: what runs on it.
+    :ivar environment: variables that it needs.
+    """
+
+    name: str
+    command: Callable[[Path, Path], list[str]]
+    prepare: Callable[[Path], None]
+    below: str = ""
+    loads: Mapping[str, Callable[[Place], int]] = field(default_factory=lambda: LOADS)
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def _empty(place: Path) -> None:
+    (place / _SOURCE).mkdir()
+
+
+def _of_zoo(name: str, below: str = "") -> Daemon:
+    """Return a daemon that the zoo has, with the zoo's command line."""
+    one = next(each for each in ZOO if each.program == name)
+
+    def prepare(place: Path) -> None:
+        one.prepare(place / "tree", place)
+        if not one.read_only:
+            shutil.rmtree(place / _SOURCE, ignore_errors=True)
+            (place / _SOURCE).mkdir()
+
+    loads = READING if one.read_only else LOADS
+    return Daemon(name, one.command, prepare, below, loads, one.environment)
+
+
+DAEMONS = {
+    each.name: each
+    for each in (
+        Daemon(
+            "Passthrough",
+            lambda at, on: [
+                *EFUSE,
+                *("mount", "passthrough", "--foreground", "--plain", f"{at}/{_SOURCE}", f"{on}"),
+            ],
+            _empty,
+            below=_SOURCE,
+        ),
+        Daemon(
+            "passthrough_ll",
+            lambda at, on: [
+                *(str(built("passthrough_ll")), "-f", "-o"),
+                *(f"source={at}/{_SOURCE},timeout=3600,cache=always", f"{on}"),
+            ],
+            _empty,
+            below=_SOURCE,
+        ),
+        _of_zoo("bindfs", below=_SOURCE),
+        _of_zoo("sshfs", below=_SOURCE),
+        _of_zoo("gocryptfs"),
+        _of_zoo("fsspec"),
+    )
+}
+"""All daemons by name."""
