@@ -172,7 +172,8 @@ def test_direct_read_of_a_file_that_became_shorter_ends_where_the_daemon_says(
 @_both_ways
 def test_direct_read_before_written_pages_shows_the_hole(mountpoint: Path, dio: int) -> None:
     """In a write-back mount the daemon knows only an empty file, and answers with no bytes."""
-    with mounted(mountpoint, generic_flags=dio | FUSE_WRITEBACK_CACHE, **LONG) as m:
+    flags = dio | FUSE_WRITEBACK_CACHE
+    with mounted(mountpoint, open_flags=_KEEP, generic_flags=flags, **LONG) as m:
         make(m, "f", b"")
         fd = os.open(m / "f", os.O_RDWR)
         assert os.pwrite(fd, b"w", 8 * BLOCK) == 1

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from efuse.bench.programs import built
-from tests.commands import EFUSE
 from tests.withstand.loads import LOADS, READING
 from tests.withstand.place import Place
 from tests.zoo.daemons import DAEMONS as ZOO
@@ -17,6 +17,7 @@ from tests.zoo.daemons import DAEMONS as ZOO
 __all__ = ["DAEMONS", "Daemon"]
 
 _SOURCE = "source"
+_PASSTHROUGH = str(Path(__file__).with_name("passthrough.py"))
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,7 @@ DAEMONS = {
     for each in (
         Daemon(
             "Passthrough",
-            lambda at, on: [
-                *EFUSE,
-                *("mount", "passthrough", "--foreground", "--plain", f"{at}/{_SOURCE}", f"{on}"),
-            ],
+            lambda at, on: [sys.executable, _PASSTHROUGH, f"{at}/{_SOURCE}", f"{on}"],
             _empty,
             below=_SOURCE,
         ),

@@ -61,7 +61,7 @@ class Place:
             timeout=COMMAND_S,
         )
         if done.returncode != status:
-            raise DifferenceError(f"{words} ended with {done.returncode}: {done.stdout[-2000:]}")
+            raise DifferenceError(f"{words} ended with {done.returncode}: {done.stdout[:1000]}")
         return done.stdout
 
 

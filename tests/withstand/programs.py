@@ -136,8 +136,10 @@ def fio(place: Place) -> int:
         steps += 1
         place.run(
             *("fio", "--name=verified", f"--directory={place.directory}", "--size=2m"),
-            *("--rw=randrw", "--bs=4k-16k", "--verify=crc32c", "--verify_fatal=1"),
+            *("--rw=randwrite", "--bs=4k-16k", "--verify=crc32c", "--verify_fatal=1"),
             *("--ioengine=psync", f"--direct={steps % 2}", f"--randseed={steps}"),
             cwd=place.scratch,
         )
+        for path in place.directory.iterdir():
+            path.unlink()
     return steps

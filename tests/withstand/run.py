@@ -137,7 +137,7 @@ class _Working:
             printed = self._printed.read()
         if status == 0 and int(printed) > 0:
             return int(printed)
-        faults.append(f"{self.name}: ended with status {status}: {printed[-1500:].strip()}")
+        faults.append(f"{self.name}: ended with status {status}: {printed[-1200:].strip()}")
         return 0
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.guest.support.channel_daemon import CPUS, ChannelDaemon, passthrough_ll, started
+from tests.guest.support.channel_daemon import CPUS, ChannelDaemon, mapped, passthrough_ll, started
 from tests.guest.support.manual_daemon import DEADLINE_S, until
 
 ONLINE = Path("/sys/devices/system/cpu/cpu1/online")
@@ -119,8 +119,9 @@ def test_cpu_offline_at_the_start_has_no_worker_and_is_served(
     (lower / "file").write_bytes(b"data")
     switched.write_text("0")
     with started([*passthrough_ll(lower, "cache=never"), mountpoint], mountpoint) as daemon:
-        daemon.wait_for_channels(CPUS - 1)
         assert (mountpoint / "file").stat().st_size == 4
+        # All channels are opened before the first request is served.
+        assert mapped(daemon.pid) == CPUS - 1
         switched.write_text("1")
         before = daemon.brought()
         with ThreadPoolExecutor(1) as pool:
