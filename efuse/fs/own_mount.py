@@ -107,6 +107,11 @@ class Before:
         rows = () if listed else all_mounts()
         return cls(listed, frozenset((m.mount_id, m.connection) for m in rows))
 
+    @classmethod
+    def nothing(cls) -> Before:
+        """Return that no mount existed, for a mount that is older than this process."""
+        return cls(frozenset({0}) if numbers() else frozenset(), frozenset())
+
 
 @dataclass(frozen=True)
 class OwnMount:

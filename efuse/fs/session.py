@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, cast
 import pyfuse3
 import trio
 
-from efuse.control import MOST_RECOVERY_S, ROOT, Connection, find
+from efuse.control import MOST_RECOVERY_S, ROOT, Connection, Mount, find
 from efuse.control.fusectl import FUSECTL
 from efuse.display import shown
 from efuse.errors import (
@@ -45,6 +45,7 @@ from efuse.fs.options import Options
 from efuse.fs.overriding import applies_umask, shortcuts
 from efuse.fs.own_mount import Before, OwnMount, devices, find_own, is_served
 from efuse.fs.state import State
+from efuse.fs.waiting import served_again, waiting_at
 
 if TYPE_CHECKING:
     from efuse.bpf.spec import Spec
@@ -91,7 +92,7 @@ async def serve(
     :param channels: whether requests come through shared memory, if the kernel and libfuse support
         it (``operations.efuse.channels``). ``EFUSE_CHANNELS=0`` in the environment prevents it.
     :param recovery: how long callers wait for a successor if this process dies, in seconds. Not on
-        plain FUSE.
+        plain FUSE. If a mount at *mountpoint* waits for a successor, this process takes it over.
     :raises UsageError: *recovery* is out of its range.
     :raises MountError: the file system cannot be mounted, or this process already serves one.
     :raises NotSupportedError: *required* is set, and the kernel has no eFuse.
@@ -144,6 +145,7 @@ class _Session:
             promised if isinstance(promised, Options) else Options(), operations
         )
         self._unmasked = applies_umask(operations)
+        self._waiting: Mount | None = None  # the mount that this process takes over
         state = getattr(operations, "efuse", None)
         self._state = state if isinstance(state, State) else State()
         self._resolved = self._mountpoint
@@ -169,9 +171,7 @@ class _Session:
 
         If something fails after the mount, :meth:`close` unmounts it.
         """
-        self._check_mountpoint()
-        # Before the mount: afterwards this process would wait for its own reply.
-        self._resolved = os.path.realpath(self._mountpoint)
+        self._find_place(plain=plain)
         if Path("/proc") in (Path(self._resolved), *Path(self._resolved).parents):
             raise MountError(
                 f"{self._mountpoint} cannot be mounted on: this process reads /proc (EBUSY)",
@@ -193,6 +193,22 @@ class _Session:
         if self._recovery:
             self._let_outlive()
         ending.check()
+
+    def _find_place(self, *, plain: bool) -> None:
+        """Find the place of the mount, or the mount there that this process is to take over."""
+        self._waiting = waiting_at(self._mountpoint)
+        if self._waiting is None:
+            self._check_mountpoint()
+            # Before the mount: afterwards this process would wait for its own reply.
+            self._resolved = os.path.realpath(self._mountpoint)
+        elif self._recovery and not plain:
+            self._resolved = self._waiting.mountpoint
+        else:
+            raise MountError(
+                f"{self._mountpoint} cannot be mounted on: a mount there waits for its daemon"
+                " (EBUSY)",
+                hint="recovery=SECONDS takes it over; umount ends it",
+            )
 
     def _let_outlive(self) -> None:
         """Let the mount outlive this process, and log why not otherwise."""
@@ -267,8 +283,12 @@ class _Session:
         programs = self._compile(required=required)
         ending.check()
         self._marked.enter_context(marked())
-        before = Before.now()
-        self._fd = mount_efuse(self._mountpoint, parsed, unmasked=self._unmasked)
+        if self._waiting is not None:
+            before = Before.nothing()
+            self._fd = served_again(self._waiting, parsed)
+        else:
+            before = Before.now()
+            self._fd = mount_efuse(self._mountpoint, parsed, unmasked=self._unmasked)
         self._state.mounted_type = "efuse"
         self._identify(self._fd, ROOT / "connections", before)
         with channel.found():

@@ -420,3 +420,47 @@ def test_takeover_that_is_not_possible_is_refused(files: Path, mountpoint: Path)
             call.result()
         assert (connection.daemon, connection.incarnation) == ("serving", 0)
         assert starts(files) == [*holders(connection.id)]
+
+
+def test_python_file_system_is_served_again_by_the_same_command(
+    files: Path, mountpoint: Path
+) -> None:
+    words = ("mount", "passthrough", "-o", "recovery=60", files, mountpoint)
+    (files / "file").write_bytes(b"data")
+    run_efuse(*words)
+    connection = Connection(find(mountpoint).connection)
+    try:
+        with (mountpoint / "file").open("r+b", buffering=0) as file:
+            for number in (1, 2):
+                kill(connection)
+                with running(force_stat, mountpoint / "file") as call:
+                    run_efuse(*words)
+                    assert call.result().st_size == 4 * number
+                served(connection, number)
+                assert file.read() == b"data"
+                file.write(b"data")
+                os.fsync(file.fileno())
+                file.seek(4 * number)
+        assert (files / "file").read_bytes() == b"data" * 3
+        assert find(mountpoint).connection == connection.id
+        assert connection.state == "attached"
+        assert connection.daemon_exit.failed == 0
+    finally:
+        unmount(str(mountpoint))
+
+
+def test_mount_that_waits_is_not_mounted_over(files: Path, mountpoint: Path) -> None:
+    run_efuse("mount", "passthrough", "-o", "recovery=60", files, mountpoint)
+    connection = Connection(find(mountpoint).connection)
+    try:
+        kill(connection)
+        for options, text in (
+            ((), "a mount there waits for its daemon (EBUSY)"),
+            (("--plain",), "a mount there waits for its daemon (EBUSY)"),
+            (("-o", "recovery=60,fsname=other"), "it has other options: "),
+        ):
+            words = ("mount", "passthrough", *options, files, mountpoint)
+            assert text in run_efuse(*words, status=1).stderr
+        assert (connection.daemon, connection.incarnation) == ("dead", 0)
+    finally:
+        unmount(str(mountpoint), lazy=True)

@@ -78,7 +78,10 @@ def _tell(report: Report, kills: int) -> None:
         report.faults.append(f"{report.kills} kills, and not {kills}")
     work = ", ".join(f"{name} {steps}" for name, steps in report.steps.items())
     print(f"withstand: {report.daemon}: killed {report.kills} times; steps: {work}")
-    print(f"withstand: {report.resent} requests were sent again, {report.settled} settled")
+    print(
+        f"withstand: {report.resent} requests were sent again, {report.settled} settled, "
+        f"{report.failed} failed unnoticed"
+    )
     if len(report.pauses_ms) > 1:
         cut = quantiles(report.pauses_ms, n=100, method="inclusive")
         print(f"withstand: without a daemon for {cut[49]:.0f} ms (median), {cut[98]:.0f} ms (p99)")
