@@ -6,7 +6,7 @@ TESTS ?=
 K ?=
 export JSON K
 
-.PHONY: help setup check lint test test-unit test-host test-guest test-perf test-debug test-mutants test-zoo test-package test-debian13 conformance fuzz schedules crash-replay soak man docs lint-kernel demo pictures clean
+.PHONY: help setup check lint test test-unit test-host test-guest test-perf test-debug test-mutants test-zoo test-package test-debian13 conformance fuzz schedules crash-replay soak withstand man docs lint-kernel demo pictures clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -58,6 +58,9 @@ crash-replay: ## crashes below eFuse mounts: what fsync(2) acknowledged must be 
 
 soak: ## eight emulated hours of mixed load: nothing may grow (root; slow; JSON=FILE)
 	@scripts/soak
+
+withstand: ## daemons are killed 1000 times each while programs use their mounts (root; slow; K=7)
+	@scripts/withstand
 
 conformance: setup ## test suites of other projects on ext4, plain FUSE and eFuse, compared (slow)
 	@scripts/conformance

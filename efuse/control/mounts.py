@@ -33,6 +33,7 @@ __all__ = [
     "parse",
     "place_of",
     "read_table",
+    "resolve",
 ]
 
 MOUNTINFO = Path("/proc/self/mountinfo")

@@ -295,7 +295,10 @@ class _Session:
             self._start_session(self._fd, set(parsed.library))
         self._state.device = self._fd
         ending.check()
-        self._open(channel)
+        if self._waiting is None:
+            self._open(channel)
+        else:  # it cannot have channels before it serves
+            self._state.channels_reason = "the mount was taken over"
         ending.check()
         if programs is not None:
             with self._log_unless(required):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,8 +44,14 @@ def _empty(place: Path) -> None:
     (place / _SOURCE).mkdir()
 
 
-def _of_zoo(name: str, below: str = "") -> Daemon:
-    """Return a daemon that the zoo has, with the zoo's command line."""
+def _of_zoo(
+    name: str, below: str = "", options: Sequence[str] = (), without: Sequence[str] = ()
+) -> Daemon:
+    """Return a daemon that the zoo has, with the zoo's command line.
+
+    :param options: what is added to the command line.
+    :param without: names of loads that it cannot carry out.
+    """
     one = next(each for each in ZOO if each.program == name)
 
     def prepare(place: Path) -> None:
@@ -54,8 +60,12 @@ def _of_zoo(name: str, below: str = "") -> Daemon:
             shutil.rmtree(place / _SOURCE, ignore_errors=True)
             (place / _SOURCE).mkdir()
 
+    def command(place: Path, point: Path) -> list[str]:
+        return [*one.command(place, point), *options]
+
     loads = READING if one.read_only else LOADS
-    return Daemon(name, one.command, prepare, below, loads, one.environment)
+    loads = {load: function for load, function in loads.items() if load not in without}
+    return Daemon(name, command, prepare, below, loads, one.environment)
 
 
 DAEMONS = {
@@ -76,8 +86,10 @@ DAEMONS = {
             _empty,
             below=_SOURCE,
         ),
-        _of_zoo("bindfs", below=_SOURCE),
-        _of_zoo("sshfs", below=_SOURCE),
+        # It ignores the times that are set by a descriptor.
+        _of_zoo("bindfs", below=_SOURCE, without=("tar",)),
+        # By default it acknowledges what its server has not got. It follows links for their times.
+        _of_zoo("sshfs", below=_SOURCE, options=("-o", "sshfs_sync"), without=("tar",)),
         _of_zoo("gocryptfs"),
         _of_zoo("fsspec"),
     )

@@ -11,6 +11,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +30,10 @@ from tests.zoo.work import make_tree
 __all__ = ["Report", "withstood"]
 
 _LIMIT_S = 300
-"""How long a mount, a successor, or the end of a load may take, in seconds."""
+"""How long a mount or a successor may take, in seconds."""
+
+_END_S = 120
+"""How long all loads may take to end, in seconds: the rest of a step, and its comparison."""
 
 _PAUSE_S = 2.0
 """The longest time from one successor to the next kill, in seconds."""
@@ -83,8 +87,9 @@ def withstood(
             _kill(connection, kills, random.Random(seed), report, working)
         finally:
             (where / "ends").touch()
+            until = time.monotonic() + _END_S
             for one in working:
-                report.steps[one.name] = one.end(report.faults)
+                report.steps[one.name] = one.end(until - time.monotonic(), report.faults)
         if report.kills:
             _note_last_end(connection, report)
         if daemon.below:
@@ -126,10 +131,13 @@ class _Working:
         """Whether it has ended, which it does by itself only if something is wrong."""
         return self._process.poll() is not None
 
-    def end(self, faults: list[str]) -> int:
-        """Wait for its end, and return how many steps it has made; add what went wrong."""
+    def end(self, left_s: float, faults: list[str]) -> int:
+        """Wait for its end, and return how many steps it has made; add what went wrong.
+
+        :param left_s: how long it may take, in seconds.
+        """
         try:
-            status = self._process.wait(_LIMIT_S)
+            status = self._process.wait(max(left_s, 0))
         except subprocess.TimeoutExpired:
             status = -signal.SIGKILL
             self._process.kill()
@@ -166,6 +174,9 @@ def _supervised(daemon: Daemon, where: Path, point: Path, report: Report) -> Ite
             status = process.wait(_LIMIT_S)
             if status:
                 report.faults.append(f"efuse run ended with status {status}")
+            if report.faults:
+                printed.seek(0)
+                report.faults.append(f"efuse run printed: {printed.read()[-2000:]}")
         except BaseException:
             with contextlib.suppress(subprocess.SubprocessError):
                 subprocess.run(["umount", "-l", str(point)], check=False)

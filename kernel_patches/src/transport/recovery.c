@@ -237,6 +237,7 @@ bool efuse_daemon_died(struct fuse_conn *fc)
 	if (kept) {
 		first = recovery->daemon == EFUSE_DAEMON_SERVING;
 		WRITE_ONCE(recovery->daemon, EFUSE_DAEMON_DEAD);
+		WRITE_ONCE(recovery->accepted, false);
 		WRITE_ONCE(recovery->held, true);
 		efuse_queues_hold(ec, &requests);
 	}
@@ -306,7 +307,7 @@ int efuse_takeover_begin(struct efuse_conn *ec)
 		err = -EBUSY;
 	if (!err) {
 		WRITE_ONCE(recovery->daemon, EFUSE_DAEMON_STARTING);
-		recovery->accepted = false;
+		WRITE_ONCE(recovery->accepted, false);
 		recovery->takeovers++;
 	}
 	spin_unlock(&efuse_chan(ec->fc)->bg_lock);
@@ -387,7 +388,7 @@ void efuse_takeover_accept(struct efuse_conn *ec, u32 takeover)
 	spin_lock(&efuse_chan(ec->fc)->bg_lock);
 	if (recovery->daemon == EFUSE_DAEMON_STARTING && recovery->takeovers == takeover &&
 	    efuse_connected(ec->fc)) {
-		recovery->accepted = true;
+		WRITE_ONCE(recovery->accepted, true);
 		WRITE_ONCE(recovery->incarnation, recovery->incarnation + 1);
 		efuse_queues_admit(ec);
 		WRITE_ONCE(recovery->held, false);
