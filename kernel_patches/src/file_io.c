@@ -441,7 +441,9 @@ ssize_t efuse_file_write(struct kiocb *iocb, struct iov_iter *from, efuse_iter_t
 
 	if (!ec)
 		return ordinary(iocb, from);
-	if (inode->i_mode & (S_ISUID | S_ISGID) || !efuse_file_clean(inode))
+	/* In exclusive mode the end of the file is known, since no other mount makes it longer. */
+	if (inode->i_mode & (S_ISUID | S_ISGID) || !efuse_file_clean(inode) ||
+	    (iocb->ki_flags & IOCB_APPEND && READ_ONCE(ec->consistency) != EFUSE_EXCLUSIVE))
 		return ordinary(iocb, from);
 
 	/* The caller may have the lock of a pipe that others wait for: efuse_backing_begin(). */
