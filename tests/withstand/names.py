@@ -50,7 +50,7 @@ def names(place: Place) -> int:
 
 
 def symbolic(place: Place) -> int:
-    """As `names`, but with symbolic links in place of hard ones."""
+    """Make and remove symbolic links; compare all names and targets."""
     links: dict[str, str] = {}
     steps = 0
     while place.goes_on(steps):

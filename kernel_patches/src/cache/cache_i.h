@@ -148,6 +148,7 @@ void efuse_nodeids_free(struct efuse_conn *ec);
 
 /* lookup.c */
 struct inode *efuse_inode_rcu(struct fuse_mount *fm, u64 nodeid);
+struct inode *efuse_inode_grab(struct fuse_mount *fm, u64 nodeid);
 enum efuse_taken {
 	EFUSE_TAKEN,		/* the caller has got a lookup count */
 	EFUSE_TAKEN_NONE,	/* the inode matches, but has no count to give */

@@ -170,13 +170,8 @@ bool efuse_kept(const struct efuse_conn *ec, struct fuse_mount *fm, u64 nodeid)
 bool efuse_refresh_nodeid(struct fuse_mount *fm, u64 nodeid)
 {
 	const struct efuse_conn *ec = efuse_conn_get(fm->fc);
-	struct inode *inode;
+	struct inode *inode = efuse_inode_grab(fm, nodeid);
 
-	rcu_read_lock();
-	inode = efuse_inode_rcu(fm, nodeid);
-	if (inode)
-		inode = igrab(inode);
-	rcu_read_unlock();
 	if (!inode)
 		return false;
 	if (!S_ISDIR(inode->i_mode))

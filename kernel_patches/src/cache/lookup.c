@@ -28,6 +28,19 @@ struct inode *efuse_inode_rcu(struct fuse_mount *fm, u64 nodeid)
 	return find_inode_rcu(fm->sb, nodeid, efuse_inode_eq, &nodeid);
 }
 
+/* The inode of a nodeid, with a reference to it, or NULL. */
+struct inode *efuse_inode_grab(struct fuse_mount *fm, u64 nodeid)
+{
+	struct inode *inode;
+
+	rcu_read_lock();
+	inode = efuse_inode_rcu(fm, nodeid);
+	if (inode)
+		inode = igrab(inode);
+	rcu_read_unlock();
+	return inode;
+}
+
 /**
  * efuse_take_lookup - take a lookup count from an inode, for the caller of a LOOKUP
  * @fm: mount

@@ -15,18 +15,6 @@
 /* The most inodes with the same st_ino that may be the file of a reply. */
 #define EFUSE_MAX_LINKED	8
 
-static struct inode *efuse_inode_grab(struct fuse_mount *fm, u64 nodeid)
-{
-	struct inode *inode;
-
-	rcu_read_lock();
-	inode = efuse_inode_rcu(fm, nodeid);
-	if (inode)
-		inode = igrab(inode);
-	rcu_read_unlock();
-	return inode;
-}
-
 static bool efuse_resolved(struct efuse_conn *ec, const struct inode *inode, u32 incarnation)
 {
 	return efuse_nodeid_daemon(ec, get_node_id((struct inode *)inode), incarnation);
