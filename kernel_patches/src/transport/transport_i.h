@@ -312,6 +312,15 @@ ssize_t efuse_ids_find(struct fuse_mount *fm, struct efuse_conn *ec, enum efuse_
 /* replies.c */
 ssize_t efuse_ask_daemon(struct mnt_idmap *idmap, struct fuse_mount *fm, struct fuse_args *args);
 
+/* requeue.c */
+void efuse_background_fail(struct efuse_conn *ec, struct fuse_req *req);
+bool efuse_background_return(struct efuse_conn *ec, struct fuse_req *req);
+
+static inline bool efuse_closes(const struct fuse_args *args)
+{
+	return args->opcode == FUSE_RELEASE || args->opcode == FUSE_RELEASEDIR;
+}
+
 /* unresolved.c */
 void efuse_background_issued(struct efuse_conn *ec, const struct fuse_args *args);
 void efuse_background_ended(struct efuse_conn *ec, struct fuse_args *args);

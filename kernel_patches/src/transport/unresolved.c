@@ -8,11 +8,6 @@
  */
 #include "transport_i.h"
 
-static bool efuse_closes(const struct fuse_args *args)
-{
-	return args->opcode == FUSE_RELEASE || args->opcode == FUSE_RELEASEDIR;
-}
-
 /* Gives a request FUSE's handle back. */
 static void efuse_background_restore(struct fuse_args *args)
 {
@@ -70,10 +65,12 @@ bool efuse_background_unready(struct fuse_req *req)
 	u64 *handle;
 	u32 incarnation;
 
-	if (!ec || !READ_ONCE(ec->recovery.translates) || !args->nodeid ||
-	    !efuse_connected(ec->fc))
+	if (!ec || !READ_ONCE(ec->recovery.translates) || !args->nodeid)
 		return false;
+	/* What it was translated for before must not count: at the end no queue refuses it. */
 	efuse_background_restore(args);
+	if (!efuse_connected(ec->fc))
+		return false;
 	efuse_ids_get(args, &ids);
 	incarnation = ec->recovery.incarnation;
 	handle = efuse_place_fh(args);
@@ -113,15 +110,6 @@ static ssize_t efuse_background_find(struct efuse_conn *ec, struct fuse_req *req
 	return ret;
 }
 
-static void efuse_background_fail(struct efuse_conn *ec, struct fuse_req *req)
-{
-	if (!efuse_closes(req->args))
-		atomic_inc(&ec->recovery.failed);
-	req->out.h.error = efuse_closes(req->args) ? 0 : -EIO;
-	clear_bit(FR_PENDING, &req->flags);
-	fuse_request_end(req);
-}
-
 static struct fuse_req *efuse_unresolved_first(struct efuse_conn *ec)
 {
 	struct fuse_req *req;
@@ -145,17 +133,7 @@ static void efuse_unresolved_work(struct work_struct *work)
 		efuse_locks_again(ec);
 	while ((req = efuse_unresolved_first(ec))) {
 		ret = efuse_background_find(ec, req);
-		spin_lock(&efuse_chan(ec->fc)->bg_lock);
-		if (!ret || efuse_lost(ret)) {
-			list_add(&req->list, &efuse_chan(ec->fc)->bg_queue);
-			flush_bg_queue(efuse_chan(ec->fc));
-			req = NULL;
-		} else {
-			/* For FUSE a request that ends was being sent. */
-			efuse_chan(ec->fc)->active_background++;
-		}
-		spin_unlock(&efuse_chan(ec->fc)->bg_lock);
-		if (req)
+		if ((ret && !efuse_lost(ret)) || !efuse_background_return(ec, req))
 			efuse_background_fail(ec, req);
 	}
 }

@@ -288,13 +288,16 @@ class Mount:
         self.kill()
         return state
 
-    def succeed(self, device: int, state: State) -> None:
+    def succeed(self, device: int, state: State, hold: tuple[str, str] | None = None) -> None:
         """Start a successor of the daemon.
 
         :param device: an open /dev/efuse that has taken the mount over; closed here.
+        :param hold: what it holds from its beginning, see `ScriptedDaemon.hold`; only for a
+            successor that `prepare_successor` has started.
         """
         self._control.close()
         if not self._spare:
+            assert not hold
             self._start(device, state)
             return
         self.pid, self._control, passing = self._spare
@@ -302,7 +305,7 @@ class Mount:
         socket.send_fds(passing, [b"."], [device])
         passing.close()
         os.close(device)
-        self._control.send(state)
+        self._control.send((state, hold))
         self._alive = True
 
     def prepare_successor(self) -> None:
@@ -319,7 +322,7 @@ class Mount:
             self._control.close()
             _, (device,), _, _ = socket.recv_fds(end, 1, 1)
             os.set_blocking(device, False)
-            serve(device, theirs, self.options, theirs.recv())
+            serve(device, theirs, self.options, *theirs.recv())
         end.close()
         theirs.close()
         self._spare = pid, control, passing
@@ -502,7 +505,13 @@ class Mount:
         self._control.close()
 
 
-def serve(device: int, control: Any, options: Options, state: State | None) -> None:
+def serve(
+    device: int,
+    control: Any,
+    options: Options,
+    state: State | None,
+    hold: tuple[str, str] | None = None,
+) -> None:
     """Run the daemon in this process; never returns."""
     status = 1
     try:
@@ -511,7 +520,10 @@ def serve(device: int, control: Any, options: Options, state: State | None) -> N
             if fd not in keep:
                 with contextlib.suppress(OSError):
                     os.close(fd)
-        ScriptedDaemon(device, control, options, state).run()
+        daemon = ScriptedDaemon(device, control, options, state)
+        if hold:
+            daemon.hold(*hold)
+        daemon.run()
         status = 0
     finally:
         if status:

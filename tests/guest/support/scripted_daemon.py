@@ -47,6 +47,7 @@ class Options:
     :ivar reuse_nodeids: give the nodeid of a forgotten file to the next new file.
     :ivar one_generation: give the same generation to all files, as many daemons do.
     :ivar nodeid_per_name: give each name of a file its own nodeid, as path-based daemons do.
+    :ivar numbers_inodes: report the nodeid as st_ino.
     :ivar counts_names: report how many names a file has; otherwise 0.
     :ivar check_modes: check owner and mode, as a file system without default_permissions.
     :ivar readdirplus: support READDIRPLUS.
@@ -72,6 +73,7 @@ class Options:
     reuse_nodeids: bool = False
     one_generation: bool = False
     nodeid_per_name: bool = False
+    numbers_inodes: bool = False
     counts_names: bool = True
     check_modes: bool = False
     readdirplus: bool = True
@@ -481,11 +483,12 @@ class ScriptedDaemon:
         if mask & ~(inode.mode >> shift) & 7:
             raise fail(errno.EACCES)
 
-    def _attr(self, inode: Inode) -> bytes:
+    def _attr(self, inode: Inode, nodeid: int) -> bytes:
         times = inode.atime_ns, inode.mtime_ns, inode.ctime_ns
         nlink = inode.nlink if self._options.counts_names else 0
+        ino = nodeid if self._options.numbers_inodes else inode.ino
         return wire.attributes(
-            inode.ino, inode.size, times, inode.mode, nlink, inode.uid, inode.gid, inode.rdev
+            ino, inode.size, times, inode.mode, nlink, inode.uid, inode.gid, inode.rdev
         )
 
     def _entry(self, inode: Inode, place: tuple[int, bytes] | None = None) -> bytes:
@@ -495,7 +498,7 @@ class ScriptedDaemon:
             generation,
             self._options.entry_timeout,
             self._options.attr_timeout,
-            self._attr(inode),
+            self._attr(inode, nodeid),
         )
 
     def _open(self, request: Request, open_flags: int) -> bytes:
@@ -544,12 +547,16 @@ class ScriptedDaemon:
             return wire.entry(0, 0, timeout, 0, bytes(88))
 
     def _do_getattr(self, request: Request) -> bytes:
-        return wire.attr_out(self._options.attr_timeout, self._attr(self._inode(request)))
+        return wire.attr_out(
+            self._options.attr_timeout, self._attr(self._inode(request), request.nodeid)
+        )
 
     def _do_statx(self, request: Request) -> bytes:
         if not self._options.statx:
             raise fail(errno.ENOSYS)
-        return wire.statx_out(self._options.attr_timeout, self._attr(self._inode(request)))
+        return wire.statx_out(
+            self._options.attr_timeout, self._attr(self._inode(request), request.nodeid)
+        )
 
     def _do_setattr(self, request: Request) -> bytes:
         inode, valid = self._inode(request), request.valid
@@ -573,7 +580,7 @@ class ScriptedDaemon:
         if valid & 256:
             inode.mtime_ns = now
         inode.ctime_ns = now
-        return wire.attr_out(self._options.attr_timeout, self._attr(inode))
+        return wire.attr_out(self._options.attr_timeout, self._attr(inode, request.nodeid))
 
     def _do_ioctl(self, request: Request) -> bytes:
         error, result = self._options.ioctl

@@ -16,6 +16,7 @@ from efuse.errors import ControlError
 from efuse.fs.mountpoint import DEVICE
 from tests.guest.support.channel import closed_if_it_fails
 from tests.guest.support.daemons import Call, Mount, eventually, running
+from tests.guest.support.model_file_system import Nodeids
 from tests.guest.support.scripted_daemon import Options, State
 
 EFUSE_IOC_TAKEOVER = 1 << 30 | 16 << 16 | 229 << 8 | 68
@@ -52,9 +53,12 @@ class Recovering(Mount):
         eventually(lambda: self.connection.daemon == "dead", "the daemon to be dead")
         return state
 
-    def follow(self, state: State) -> None:
-        """Start a successor, and wait until it serves."""
-        self.succeed(successor_of(self.path), state)
+    def follow(self, state: State, hold: tuple[str, str] | None = None) -> None:
+        """Start a successor, and wait until it serves.
+
+        :param hold: the first requests that it holds; see `ScriptedDaemon.hold`.
+        """
+        self.succeed(successor_of(self.path), state, hold)
         eventually(lambda: self.connection.daemon == "serving", "the successor to serve")
 
     def replace(self) -> None:
@@ -75,6 +79,58 @@ class Recovering(Mount):
     @property
     def record(self) -> DaemonExit:
         return self.connection.daemon_exit
+
+
+class Renumbering(Recovering):
+    """A mount whose daemons number inodes and open files for themselves.
+
+    Each counts nodeids from 2 on, and handles from `Options.first_handle` on. A file has the same
+    st_ino at all of them.
+    """
+
+    def dies(self) -> State:
+        state = super().dies()
+        nodeids = Nodeids(
+            reuse=True,
+            per_name=self.options.nodeid_per_name,
+            one_generation=self.options.one_generation,
+        )
+        return State(state.model, nodeids, {}, self.options.first_handle - 1, state.strange)
+
+
+@contextlib.contextmanager
+def renumbering(
+    mountpoint: Path, *, consistency: str = "ttl", recovery: bool = True, **answers: Any
+) -> Iterator[Renumbering]:
+    """Mount an empty file system whose daemons number inodes and open files for themselves.
+
+    :param consistency: mode of the connection.
+    :param recovery: whether the mount outlives its daemon from the beginning.
+    :param answers: members of `Options`.
+    """
+    options = Options(reuse_nodeids=True, one_generation=True, **answers)
+    mount = Renumbering(mountpoint, options, ("default_permissions",))
+    try:
+        mount.connection.consistency = consistency
+        if recovery:
+            mount.connection.recovery = RECOVERY_S
+        _prepare(mount)
+        yield mount
+    finally:
+        _end(mount)
+
+
+def _prepare(mount: Recovering) -> None:
+    # A connection without an answer to INIT ends with its daemon.
+    eventually(lambda: mount.call("minor"), "INIT to be answered")
+    mount.prepare_successor()
+
+
+def _end(mount: Recovering) -> None:
+    # No caller waits for a successor any more.
+    with contextlib.suppress(ControlError):
+        mount.connection.recovery = 0
+    mount.close()
 
 
 @contextlib.contextmanager
@@ -103,12 +159,7 @@ def recovering(
         mount.connection.recovery = seconds
         if attach:
             mount.attach()
-        # A connection without an answer to INIT ends with its daemon.
-        eventually(lambda: mount.call("minor"), "INIT to be answered")
-        mount.prepare_successor()
+        _prepare(mount)
         yield mount
     finally:
-        # No caller waits for a successor any more.
-        with contextlib.suppress(ControlError):
-            mount.connection.recovery = 0
-        mount.close()
+        _end(mount)
