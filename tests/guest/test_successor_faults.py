@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.guest.support.daemons import eventually, running
+from tests.guest.support.daemons import eventually, fails, force_stat, running
 from tests.guest.support.succession import renumbering
 
 
@@ -65,3 +66,28 @@ def test_write_back_that_a_successor_has_not_got_ends_with_the_mount(mountpoint:
             assert os.lseek(two, 0, os.SEEK_DATA) == 0
             m.connection.abort()
             eventually(lambda: not m.connection.waiting, "the requests to end")
+
+
+# Identity
+
+
+def test_directory_without_a_name_is_not_found(mountpoint: Path) -> None:
+    with renumbering(mountpoint) as m:
+        os.mkdir(m / "directory")
+        with opened(m / "directory", os.O_RDONLY) as fd:
+            os.rmdir(m / "directory")
+            m.replace()
+            with running(force_stat, fd) as call:
+                fails(errno.ESTALE, call.result)
+
+
+def test_directory_whose_name_was_invalidated_is_found_again(mountpoint: Path) -> None:
+    with renumbering(mountpoint) as m:
+        m.model.mkdir("pad")
+        m.model.mkdir("directory")
+        m.model.create("directory/file", b"data")
+        with opened(m / "directory", os.O_RDONLY) as fd:
+            m.call("inval_entry", "", b"directory")
+            m.replace()
+            with running(os.listdir, fd) as call:
+                assert call.result() == ["file"]

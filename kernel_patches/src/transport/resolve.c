@@ -119,6 +119,19 @@ ssize_t efuse_linked_resolve(struct fuse_mount *fm, struct efuse_conn *ec,
 	return ret;
 }
 
+/*
+ * Does a dentry have its name no more? d_find_alias() returns a directory's also then. If it was
+ * not removed, the name was only dropped from memory, such as by a notification: then st_ino tells
+ * whether the name still has the directory.
+ */
+static bool efuse_name_dropped(const struct dentry *dentry)
+{
+	const struct inode *inode = d_inode(dentry);
+
+	return d_unhashed(dentry) &&
+	       (!S_ISDIR(inode->i_mode) || IS_DEADDIR(inode) || !efuse_ino_real(inode));
+}
+
 /* Is a name still where it was? */
 static bool efuse_name_unchanged(struct dentry *dentry, const struct dentry *parent,
 				 const struct name_snapshot *name)
@@ -126,7 +139,7 @@ static bool efuse_name_unchanged(struct dentry *dentry, const struct dentry *par
 	bool unchanged;
 
 	spin_lock(&dentry->d_lock);
-	unchanged = !d_unhashed(dentry) && dentry->d_parent == parent &&
+	unchanged = !efuse_name_dropped(dentry) && dentry->d_parent == parent &&
 		    dentry->d_name.len == name->name.len &&
 		    !memcmp(dentry->d_name.name, name->name.name, name->name.len);
 	spin_unlock(&dentry->d_lock);
@@ -213,6 +226,9 @@ static ssize_t efuse_resolve_name(struct fuse_mount *fm, struct efuse_conn *ec,
 	struct name_snapshot name;
 	ssize_t ret;
 
+	/* A directory does not get its name back. A file may have another one. */
+	if (efuse_name_dropped(dentry))
+		return d_is_dir(dentry) ? -ESTALE : 0;
 	take_dentry_name_snapshot(&name, dentry);
 	ret = efuse_moves_wait(ec, dir, name.name.name, name.name.len, &begun);
 	if (!ret)
