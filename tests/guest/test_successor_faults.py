@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import mmap
 import os
@@ -15,6 +16,8 @@ import pytest
 from tests.guest.support.daemons import eventually, fails, force_stat, running
 from tests.guest.support.succession import renumbering
 
+_libc = ctypes.CDLL(None, use_errno=True)
+
 
 @contextlib.contextmanager
 def opened(path: str, flags: int = os.O_RDWR) -> Iterator[int]:
@@ -25,6 +28,10 @@ def opened(path: str, flags: int = os.O_RDWR) -> Iterator[int]:
     finally:
         with contextlib.suppress(OSError):
             os.close(fd)
+
+
+def read(path: str) -> bytes:
+    return Path(path).read_bytes()
 
 
 @contextlib.contextmanager
@@ -91,3 +98,74 @@ def test_directory_whose_name_was_invalidated_is_found_again(mountpoint: Path) -
             m.replace()
             with running(os.listdir, fd) as call:
                 assert call.result() == ["file"]
+
+
+def test_nodeid_of_a_reply_to_readdirplus_is_not_another_inode_of_the_successor(
+    mountpoint: Path,
+) -> None:
+    with renumbering(mountpoint, entry_timeout=3600.0) as m:
+        for number in range(8):
+            m.model.create(f"pad{number}")
+        m.model.mkdir("d")
+        for name in ("d/one", "d/two", "x", "y"):
+            m.model.create(name, name.encode())
+        m.hold("lookup", "before", b"one")
+        with running(os.stat, m / "d/one") as first:
+            m.wait_held()
+            # The first entry waits for that LOOKUP, and the second one has a nodeid already.
+            with running(os.listdir, m / "d") as lists:
+                eventually(lambda: lists.sleeps_in("d_alloc_parallel"), "the listing to wait")
+                m.follow(m.dies(), ("lookup", "before"))
+                m.wait_held()
+                # Names in the order of the first daemon: d, one, two.
+                m.call("release_and_hold", "lookup", "before")
+                m.wait_held()
+                with opened(m / "x") as x, opened(m / "y") as y:
+                    assert [os.read(x, 9), os.read(y, 9)] == [b"x", b"y"]
+                    m.release()
+                    first.result()
+                    assert sorted(lists.result()) == ["one", "two"]
+                    assert read(m / "d/two") == b"d/two"
+                    assert os.pread(y, 9, 0) == b"y"
+
+
+class _Handle(ctypes.Structure):
+    """struct file_handle of name_to_handle_at(2)."""
+
+    _fields_ = (
+        ("bytes", ctypes.c_uint),
+        ("type", ctypes.c_int),
+        ("data", ctypes.c_ubyte * 128),
+    )
+
+
+def handle_of(path: str) -> _Handle:
+    handle, mount_id = _Handle(bytes=128), ctypes.c_int()
+    failed = _libc.name_to_handle_at(
+        -100, os.fsencode(path), ctypes.byref(handle), ctypes.byref(mount_id), 0
+    )
+    assert not failed, os.strerror(ctypes.get_errno())
+    return handle
+
+
+def open_handle(mount: int, handle: _Handle) -> bytes:
+    """Open a file by its handle; return what it has."""
+    fd = _libc.open_by_handle_at(mount, ctypes.byref(handle), os.O_RDONLY)
+    if fd < 0:
+        raise OSError(ctypes.get_errno(), "open_by_handle_at")
+    try:
+        return os.read(fd, 100)
+    finally:
+        os.close(fd)
+
+
+def test_file_handle_is_not_another_inode_of_the_successor(mountpoint: Path) -> None:
+    with renumbering(mountpoint) as m:
+        for name in ("pad", "old", "new"):
+            m.model.create(name, name.encode())
+        old = handle_of(m / "old")
+        m.evict()
+        m.replace()
+        with opened(m / "new") as new, opened(str(mountpoint), os.O_RDONLY) as root:
+            fails(errno.ESTALE, open_handle, root, old)
+            assert os.read(new, 9) == b"new"

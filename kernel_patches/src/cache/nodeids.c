@@ -7,8 +7,10 @@
  * each, once it is known. Both are the same until the first successor serves. The root has the
  * same nodeid at all daemons.
  *
- * A successor's nodeid that is new gets the same number in the kernel, if the kernel has not used
- * that number for another inode yet.
+ * A successor's inode that is new to the kernel gets a number that no inode has had. The nodeids of
+ * an earlier daemon may still be in replies that are being read, in FORGETs of inodes that are
+ * being evicted, and in file handles (name_to_handle_at(2)), so none of them may become another
+ * inode's.
  *
  * What is known of an earlier daemon's nodeids stays in the tables until it is replaced, or until
  * the kernel forgets the inode.
@@ -147,17 +149,18 @@ out_free:
 /* Has the kernel used a number for an inode? Under the lock of the tables. */
 static bool efuse_nodeid_used(struct fuse_mount *fm, struct efuse_conn *ec, u64 kernel)
 {
-	return kernel == FUSE_ROOT_ID || xa_load(&ec->recovery.by_kernel, kernel) ||
-	       efuse_inode_present(fm, kernel);
+	return xa_load(&ec->recovery.by_kernel, kernel) || efuse_inode_present(fm, kernel);
 }
 
 /* A number for an inode that the kernel does not know yet. Under the lock of the tables. */
-static u64 efuse_nodeid_choose(struct fuse_mount *fm, struct efuse_conn *ec, u64 daemon)
+static u64 efuse_nodeid_choose(struct fuse_mount *fm, struct efuse_conn *ec)
 {
-	u64 kernel = daemon;
+	u64 kernel;
 
-	while (efuse_nodeid_used(fm, ec, kernel))
+	/* Only a daemon that uses such numbers by itself has used them before. */
+	do
 		kernel = EFUSE_NODEID_OWN + ec->recovery.next_nodeid++;
+	while (efuse_nodeid_used(fm, ec, kernel));
 	return kernel;
 }
 
@@ -188,7 +191,7 @@ static struct efuse_nodeid *efuse_nodeid_answered(struct fuse_mount *fm, struct 
 	if (nodeid)
 		return nodeid;
 	if (!known || efuse_nodeid_find(&recovery->by_kernel, known, incarnation))
-		kernel = efuse_nodeid_choose(fm, ec, entry->nodeid);
+		kernel = efuse_nodeid_choose(fm, ec);
 	nodeid = efuse_nodeid_new(ec, kernel, entry->nodeid, incarnation);
 	if (!nodeid)
 		return NULL;
