@@ -169,3 +169,33 @@ def test_file_handle_is_not_another_inode_of_the_successor(mountpoint: Path) -> 
         with opened(m / "new") as new, opened(str(mountpoint), os.O_RDONLY) as root:
             fails(errno.ESTALE, open_handle, root, old)
             assert os.read(new, 9) == b"new"
+
+
+def test_file_whose_inode_number_is_its_nodeid_by_accident_is_found_again(
+    mountpoint: Path,
+) -> None:
+    with renumbering(mountpoint) as m, contextlib.ExitStack() as stack:
+        files = []
+        for number in range(4):
+            name = f"file{number}"
+            ino = m.model.create(name, name.encode())
+            files.append(stack.enter_context(opened(m / name)))
+            assert m.call("nodeid", name) == ino
+        before = [os.fstat(fd).st_ino for fd in files]
+        # The successor numbers them in another order.
+        m.replace()
+        for number, fd in reversed([*enumerate(files)]):
+            assert os.pread(fd, 100, 0) == b"file%d" % number
+        assert [force_stat(fd).st_ino for fd in files] == before
+
+
+def test_inode_number_that_is_a_nodeid_by_accident_stays(mountpoint: Path) -> None:
+    with renumbering(mountpoint) as m, contextlib.ExitStack() as stack:
+        for number in range(6):
+            m.model.create(f"file{number}")
+        files = [stack.enter_context(opened(m / f"file{number}")) for number in (5, 4, 3, 2, 1, 0)]
+        before = [os.fstat(fd).st_ino for fd in files]
+        m.replace()
+        for number in range(6):
+            os.stat(m / f"file{number}")
+        assert [force_stat(fd).st_ino for fd in files] == before

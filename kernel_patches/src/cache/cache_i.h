@@ -138,9 +138,19 @@ void efuse_changes_of(struct efuse_changes *ch, const struct fuse_args *args);
 bool efuse_changes_cancelled(const struct fuse_args *args, int error);
 
 /* nodeids.c */
+
+/* Is st_ino something else than the nodeid? Also if not, both may be the same by accident. */
+static inline bool efuse_ino_real(const struct inode *inode)
+{
+	const struct fuse_inode *fi = get_fuse_inode((struct inode *)inode);
+
+	return fi->orig_ino != fi->nodeid;
+}
+
 u64 efuse_nodeid_daemon(struct efuse_conn *ec, u64 kernel, u32 incarnation);
 bool efuse_nodeid_replied(struct fuse_mount *fm, struct efuse_conn *ec,
 			  struct fuse_entry_out *entry, u64 known, u32 incarnation);
+u64 efuse_nodeid_ino(struct efuse_conn *ec, u64 kernel, u64 ino, u32 incarnation);
 u32 efuse_nodeid_forgotten(struct efuse_conn *ec, u64 *nodeid, u64 *nlookup, bool evicted);
 void efuse_entry_return(struct efuse_conn *ec, u64 nodeid, u32 incarnation);
 void efuse_nodeids_add(struct efuse_conn *ec);

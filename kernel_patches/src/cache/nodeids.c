@@ -33,6 +33,7 @@
  * @incarnation: number of the daemon
  * @generation: the inode's generation in the kernel
  * @its: the generation that the daemon reports for it
+ * @numbered: the daemon counts st_ino as nodeids
  */
 struct efuse_nodeid {
 	struct rcu_head rcu;
@@ -43,6 +44,7 @@ struct efuse_nodeid {
 	u64 count;
 	u64 before;
 	u32 incarnation;
+	bool numbered;
 };
 
 /* Is there nothing to translate, because no successor has served yet? */
@@ -174,6 +176,7 @@ static void efuse_nodeid_inherit(struct fuse_mount *fm, struct efuse_nodeid *nod
 	if (inode) {
 		nodeid->before = READ_ONCE(get_fuse_inode(inode)->nlookup);
 		nodeid->generation = inode->i_generation;
+		nodeid->numbered = !efuse_ino_real(inode);
 	}
 	rcu_read_unlock();
 }
@@ -197,6 +200,7 @@ static struct efuse_nodeid *efuse_nodeid_answered(struct fuse_mount *fm, struct 
 		return NULL;
 	nodeid->generation = entry->generation;
 	nodeid->its = entry->generation;
+	nodeid->numbered = !READ_ONCE(recovery->ino_real);
 	if (kernel == known)
 		efuse_nodeid_inherit(fm, nodeid);
 	return nodeid;
@@ -229,7 +233,7 @@ bool efuse_nodeid_replied(struct fuse_mount *fm, struct efuse_conn *ec,
 		nodeid = efuse_nodeid_answered(fm, ec, entry, known, incarnation);
 	if (nodeid) {
 		nodeid->count++;
-		if (entry->attr.ino == entry->nodeid)
+		if (nodeid->numbered && entry->attr.ino == entry->nodeid)
 			entry->attr.ino = nodeid->kernel;
 		if (entry->generation == nodeid->its)
 			entry->generation = nodeid->generation;
@@ -238,6 +242,30 @@ bool efuse_nodeid_replied(struct fuse_mount *fm, struct efuse_conn *ec,
 	memalloc_nofs_restore(nofs);
 	mutex_unlock(&ec->recovery.nodeids_mutex);
 	return nodeid;
+}
+
+/**
+ * efuse_nodeid_ino - get the st_ino of an inode of the kernel
+ * @ec: connection
+ * @kernel: the kernel's nodeid
+ * @ino: st_ino in the reply of a daemon
+ * @incarnation: number of the daemon
+ *
+ * Context: any.
+ * Return: @kernel if the daemon counts st_ino as nodeids; otherwise @ino
+ */
+u64 efuse_nodeid_ino(struct efuse_conn *ec, u64 kernel, u64 ino, u32 incarnation)
+{
+	const struct efuse_nodeid *nodeid;
+
+	if (efuse_nodeids_plain(ec, incarnation))
+		return ino;
+	rcu_read_lock();
+	nodeid = efuse_nodeid_find(&ec->recovery.by_kernel, kernel, incarnation);
+	if (nodeid && nodeid->numbered && nodeid->daemon == ino)
+		ino = kernel;
+	rcu_read_unlock();
+	return ino;
 }
 
 /**

@@ -249,6 +249,7 @@ struct efuse_locks {
  * @by_kernel: struct efuse_nodeid of each nodeid of the kernel that a successor knows, see
  *	       nodeids.c
  * @by_daemon: struct efuse_nodeid of each, by the daemon's nodeid
+ * @ino_real: a daemon has answered with an st_ino that is not the nodeid
  * @next_nodeid: number of nodeids that the kernel has given itself
  * @handles: struct efuse_handle of each open file, by FUSE's handle; see handles.c
  * @next_handle: FUSE's last handle
@@ -279,6 +280,7 @@ struct efuse_recovery {
 	bool accepted;
 	bool recording;
 	bool translates;
+	bool ino_real;
 	const struct cred *cred;
 	struct mutex nodeids_mutex;	/* changes of the nodeids */
 	struct xarray by_kernel;

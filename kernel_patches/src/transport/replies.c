@@ -20,6 +20,13 @@ struct efuse_names_before {
 	u64 begun;
 };
 
+/* Notes that the daemon does not count st_ino as nodeids, if an answer tells that. */
+static void efuse_ino_note(struct efuse_conn *ec, const struct fuse_entry_out *entry)
+{
+	if (entry->nodeid && entry->attr.ino != entry->nodeid && !READ_ONCE(ec->recovery.ino_real))
+		WRITE_ONCE(ec->recovery.ino_real, true);
+}
+
 static ssize_t efuse_entry_translate(struct fuse_mount *fm, struct efuse_conn *ec,
 				     struct fuse_entry_out *entry, u64 known, u32 incarnation)
 {
@@ -68,6 +75,7 @@ static ssize_t efuse_plus_translate(struct fuse_mount *fm, struct efuse_conn *ec
 {
 	struct fuse_entry_out *entry = &plus->entry_out;
 	u64 daemon = entry->nodeid, known;
+	bool same = plus->dirent.ino == entry->attr.ino;
 	ssize_t ret;
 
 	if (!daemon)
@@ -77,6 +85,7 @@ static ssize_t efuse_plus_translate(struct fuse_mount *fm, struct efuse_conn *ec
 		entry->nodeid = 0;
 		return 0;
 	}
+	efuse_ino_note(ec, entry);
 	if (moved && !efuse_nodeid_kernel(fm->fc, daemon)) {
 		efuse_entry_return(ec, daemon, incarnation);
 		entry->nodeid = 0;
@@ -85,8 +94,8 @@ static ssize_t efuse_plus_translate(struct fuse_mount *fm, struct efuse_conn *ec
 	known = efuse_child_known(fm, ec, dir, plus->dirent.name, plus->dirent.namelen, entry,
 				  incarnation);
 	ret = efuse_entry_translate(fm, ec, entry, known, incarnation);
-	if (!ret && plus->dirent.ino == daemon)
-		plus->dirent.ino = entry->nodeid;
+	if (!ret && same)
+		plus->dirent.ino = entry->attr.ino;
 	return ret;
 }
 
@@ -115,15 +124,15 @@ static ssize_t efuse_listing_translate(struct fuse_mount *fm, struct efuse_conn 
 }
 
 /* Attributes of a file that the daemon numbers as it numbers nodeids. */
-static void efuse_attr_translate(struct fuse_args *args, u64 daemon)
+static void efuse_attr_translate(struct efuse_conn *ec, struct fuse_args *args, u32 incarnation)
 {
 	struct fuse_attr_out *attr = efuse_out_attr(args);
 	struct fuse_statx_out *statx = efuse_out_statx(args);
 
-	if (attr && attr->attr.ino == daemon)
-		attr->attr.ino = args->nodeid;
-	if (statx && statx->stat.ino == daemon)
-		statx->stat.ino = args->nodeid;
+	if (attr)
+		attr->attr.ino = efuse_nodeid_ino(ec, args->nodeid, attr->attr.ino, incarnation);
+	if (statx)
+		statx->stat.ino = efuse_nodeid_ino(ec, args->nodeid, statx->stat.ino, incarnation);
 }
 
 static ssize_t efuse_reply_translate(struct fuse_mount *fm, struct efuse_conn *ec,
@@ -133,6 +142,8 @@ static ssize_t efuse_reply_translate(struct fuse_mount *fm, struct efuse_conn *e
 	u32 incarnation = args->efuse.serial - 1;
 	struct fuse_entry_out *entry = efuse_out_entry(args);
 
+	if (entry)
+		efuse_ino_note(ec, entry);
 	switch (args->opcode) {
 	case FUSE_LOOKUP:
 		return efuse_lookup_translate(fm, ec, args, before->begun, incarnation);
@@ -141,7 +152,7 @@ static ssize_t efuse_reply_translate(struct fuse_mount *fm, struct efuse_conn *e
 	default:
 		if (entry)
 			return efuse_entry_translate(fm, ec, entry, 0, incarnation);
-		efuse_attr_translate(args, efuse_nodeid_daemon(ec, args->nodeid, incarnation));
+		efuse_attr_translate(ec, args, incarnation);
 		return 0;
 	}
 }

@@ -20,22 +20,25 @@ static bool efuse_resolved(struct efuse_conn *ec, const struct inode *inode, u32
 	return efuse_nodeid_daemon(ec, get_node_id((struct inode *)inode), incarnation);
 }
 
-/* Is st_ino something else than the nodeid? */
-static bool efuse_ino_real(const struct inode *inode)
-{
-	const struct fuse_inode *fi = get_fuse_inode((struct inode *)inode);
-
-	return fi->orig_ino != fi->nodeid;
-}
-
 /* Are these attributes, with the nodeid @daemon, those of an inode? */
 static bool efuse_same_inode(const struct inode *inode, const struct fuse_attr *attr, u64 daemon)
 {
+	const struct fuse_inode *fi = get_fuse_inode((struct inode *)inode);
+
 	if (fuse_is_bad((struct inode *)inode) || (inode->i_mode & S_IFMT) != (attr->mode & S_IFMT))
 		return false;
-	if (efuse_ino_real(inode))
-		return attr->ino == get_fuse_inode((struct inode *)inode)->orig_ino;
-	return attr->ino == daemon;
+	return attr->ino == fi->orig_ino ||
+	       (!efuse_ino_real(inode) && attr->ino == daemon);
+}
+
+/* Do st_ino and the attributes @entry tell that the file may be the one of an inode? */
+static bool efuse_maybe_linked(const struct inode *inode, const struct fuse_entry_out *entry)
+{
+	if (get_fuse_inode((struct inode *)inode)->orig_ino != entry->attr.ino)
+		return false;
+	return get_node_id((struct inode *)inode) &&
+	       (efuse_ino_real(inode) || entry->attr.ino != entry->nodeid) &&
+	       efuse_same_inode(inode, &entry->attr, entry->nodeid);
 }
 
 /**
@@ -106,9 +109,8 @@ ssize_t efuse_linked_resolve(struct fuse_mount *fm, struct efuse_conn *ec,
 		return 0;
 	spin_lock(&sb->s_inode_list_lock);
 	list_for_each_entry(inode, &sb->s_inodes, i_sb_list)
-		if (nr < EFUSE_MAX_LINKED && get_node_id(inode) && efuse_ino_real(inode) &&
-		    !efuse_resolved(ec, inode, incarnation) &&
-		    efuse_same_inode(inode, &entry->attr, entry->nodeid))
+		if (nr < EFUSE_MAX_LINKED && efuse_maybe_linked(inode, entry) &&
+		    !efuse_resolved(ec, inode, incarnation))
 			found[nr++] = get_node_id(inode);
 	spin_unlock(&sb->s_inode_list_lock);
 	for (i = 0; i < nr && !ret; i++) {
