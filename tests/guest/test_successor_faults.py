@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import fcntl
 import mmap
 import os
 from collections.abc import Iterator
@@ -13,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.guest.support import wire
 from tests.guest.support.daemons import eventually, fails, force_stat, running
-from tests.guest.support.succession import renumbering
+from tests.guest.support.succession import Renumbering, renumbering
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -199,3 +201,58 @@ def test_inode_number_that_is_a_nodeid_by_accident_stays(mountpoint: Path) -> No
         for number in range(6):
             os.stat(m / f"file{number}")
         assert [force_stat(fd).st_ino for fd in files] == before
+
+
+# Open files
+
+
+class _Asked:
+    """The opcodes that a mount's daemon has been sent."""
+
+    def __init__(self, m: Renumbering) -> None:
+        self._mount = m
+        self.opcodes: list[str] = []
+
+    def has(self, opcode: str) -> bool:
+        self.opcodes += self._mount.asked()
+        return opcode in self.opcodes
+
+
+def test_lock_ends_with_another_open_file_of_its_owner(mountpoint: Path) -> None:
+    with renumbering(mountpoint, locks=True) as m:
+        m.model.create("file", b"data")
+        with opened(m / "file") as one:
+            two = os.open(m / "file", os.O_RDWR)
+            fcntl.lockf(one, fcntl.LOCK_EX)
+            m.replace()
+            asked = _Asked(m)
+            eventually(lambda: asked.has("setlk"), "the successor to have the lock")
+            os.close(two)
+            assert asked.has("flush")
+
+
+def lock(fd: int) -> None:
+    fcntl.flock(fd, fcntl.LOCK_EX)
+
+
+@pytest.mark.parametrize("attempt", range(4))
+def test_file_is_closed_while_a_successor_is_told_of_its_lock(
+    mountpoint: Path, attempt: int
+) -> None:
+    """The caller that waits for a lock tells the successor of others, or a worker does."""
+    with renumbering(mountpoint, generic_flags=wire.FUSE_FLOCK_LOCKS) as m:
+        m.model.create("file", b"data")
+        m.model.create("other", b"data")
+        held = os.open(m / "file", os.O_RDWR)
+        with opened(m / "other") as other:
+            lock(held)
+            state = m.dies()
+            with running(lock, other) as call:
+                eventually(lambda: m.connection.waiting >= 1, "the caller to wait")
+                m.follow(state, ("open", "before"))
+                m.wait_held()
+                os.close(held)
+                m.release()
+                call.result()
+        eventually(lambda: not m.call("handles"), "the successor's files to be closed")
+        assert not m.call("faults")

@@ -103,6 +103,31 @@ static bool efuse_lock_flushed(const struct efuse_lock *lock, const struct fuse_
 }
 
 /**
+ * efuse_locks_flushed - are there locks that a FLUSH ends?
+ * @ec: connection
+ * @args: the FLUSH
+ *
+ * They may have been taken by another open file of the same owner.
+ *
+ * Context: any that may take a spinlock.
+ * Return: true if some are noted
+ */
+bool efuse_locks_flushed(struct efuse_conn *ec, const struct fuse_args *args)
+{
+	struct efuse_locks *locks = &ec->recovery.locks;
+	struct efuse_lock *lock;
+	bool flushed = false;
+
+	if (!READ_ONCE(locks->nr))
+		return false;
+	spin_lock(&locks->lock);
+	list_for_each_entry(lock, &locks->list, list)
+		flushed |= efuse_lock_flushed(lock, args);
+	spin_unlock(&locks->lock);
+	return flushed;
+}
+
+/**
  * efuse_locks_end - locks end with a FLUSH or RELEASE
  * @ec: connection
  * @args: the request
@@ -110,26 +135,48 @@ static bool efuse_lock_flushed(const struct efuse_lock *lock, const struct fuse_
  * A FLUSH ends the locks that its owner has on the file, a RELEASE those of its open file.
  *
  * Context: any that may take a spinlock.
+ * Return: true if some were noted
  */
-void efuse_locks_end(struct efuse_conn *ec, const struct fuse_args *args)
+bool efuse_locks_end(struct efuse_conn *ec, const struct fuse_args *args)
 {
 	struct efuse_locks *locks = &ec->recovery.locks;
 	struct efuse_lock *lock, *next;
-	bool flush = args->opcode == FUSE_FLUSH;
+	bool flush = args->opcode == FUSE_FLUSH, ended = false;
 
 	if (!READ_ONCE(locks->nr))
-		return;
+		return false;
 	spin_lock(&locks->lock);
 	list_for_each_entry_safe(lock, next, &locks->list, list) {
-		if (flush ? efuse_lock_flushed(lock, args) : lock->in.fh == efuse_arg_fh(args))
+		if (flush ? efuse_lock_flushed(lock, args) : lock->in.fh == efuse_arg_fh(args)) {
 			efuse_lock_drop(locks, lock);
+			ended = true;
+		}
 	}
 	spin_unlock(&locks->lock);
+	return ended;
 }
 
-/* The first lock that a daemon does not know of; from now on it counts as told. */
-static bool efuse_lock_next(struct efuse_locks *locks, u32 incarnation, struct efuse_lock *next)
+/**
+ * efuse_locks_settle - wait until no successor is being told of locks
+ * @ec: connection
+ *
+ * Context: process context, may sleep.
+ */
+void efuse_locks_settle(struct efuse_conn *ec)
 {
+	mutex_lock(&ec->recovery.locks.again);
+	mutex_unlock(&ec->recovery.locks.again);
+}
+
+/*
+ * The first lock that a daemon does not know of; from now on it counts as told. Its file, set in
+ * @handle, is not closed before efuse_background_closes(): a RELEASE takes the lock out of the list
+ * before it is queued.
+ */
+static bool efuse_lock_next(struct efuse_conn *ec, u32 incarnation, struct efuse_lock *next,
+			    struct efuse_handle **handle)
+{
+	struct efuse_locks *locks = &ec->recovery.locks;
 	struct efuse_lock *lock;
 	bool found = false;
 
@@ -139,6 +186,9 @@ static bool efuse_lock_next(struct efuse_locks *locks, u32 incarnation, struct e
 			continue;
 		lock->told = incarnation;
 		*next = *lock;
+		*handle = efuse_handle_find(ec, lock->in.fh);
+		if (*handle)
+			WRITE_ONCE((*handle)->told, true);
 		found = true;
 		break;
 	}
@@ -160,7 +210,7 @@ static ssize_t efuse_lock_again(struct efuse_conn *ec, const struct efuse_lock *
 
 	args.in_args[0].size = sizeof(in);
 	args.in_args[0].value = &in;
-	ret = efuse_ids_ready(lock->fm, ec, &args, &incarnation);
+	ret = efuse_ids_ready(lock->fm, ec, &args, true, &incarnation);
 	if (ret)
 		return ret;
 	return efuse_exchange(&invalid_mnt_idmap, lock->fm, ec, &args, incarnation);
@@ -193,6 +243,7 @@ ssize_t efuse_locks_again(struct efuse_conn *ec)
 {
 	struct efuse_locks *locks = &ec->recovery.locks;
 	u32 incarnation = READ_ONCE(ec->recovery.incarnation);
+	struct efuse_handle *handle;
 	struct efuse_lock lock;
 	ssize_t ret = 0;
 
@@ -201,11 +252,13 @@ ssize_t efuse_locks_again(struct efuse_conn *ec)
 	if (mutex_lock_killable(&locks->again))
 		return -EINTR;
 	while (locks->incarnation != incarnation) {
-		if (!efuse_lock_next(locks, incarnation, &lock)) {
+		if (!efuse_lock_next(ec, incarnation, &lock, &handle)) {
 			WRITE_ONCE(locks->incarnation, incarnation);
 			break;
 		}
 		ret = efuse_lock_again(ec, &lock);
+		if (handle)
+			efuse_background_closes(ec, handle);
 		if (efuse_lost(ret) || ret == -EINTR || ret == -ENOTCONN)
 			break;
 		if (ret)

@@ -204,11 +204,19 @@ static bool efuse_lists(const struct fuse_args *args)
 	return args->opcode == FUSE_READDIR || args->opcode == FUSE_READDIRPLUS;
 }
 
-/* Might the daemon grant a lock that another caller has? */
-static bool efuse_about_locks(const struct fuse_args *args)
+/* Might the daemon grant a lock that another caller has, or end one that it has not got yet? */
+static bool efuse_about_locks(struct efuse_conn *ec, const struct fuse_args *args)
 {
-	return args->opcode == FUSE_SETLK || args->opcode == FUSE_SETLKW ||
-	       args->opcode == FUSE_GETLK;
+	switch (args->opcode) {
+	case FUSE_SETLK:
+	case FUSE_SETLKW:
+	case FUSE_GETLK:
+		return true;
+	case FUSE_FLUSH:
+		return efuse_locks_flushed(ec, args);
+	default:
+		return false;
+	}
 }
 
 static ssize_t efuse_ask_translated(struct mnt_idmap *idmap, struct fuse_mount *fm,
@@ -217,13 +225,18 @@ static ssize_t efuse_ask_translated(struct mnt_idmap *idmap, struct fuse_mount *
 	struct efuse_names_before before = {};
 	ssize_t ret = 0, err = 0;
 	u32 incarnation;
+	bool locks;
 
 	if (!args->efuse.raw && READ_ONCE(ec->recovery.incarnation))
 		ret = efuse_names_note(ec, args, &before);
-	if (!ret && efuse_about_locks(args))
+	locks = efuse_about_locks(ec, args);
+	if (!ret && locks)
 		ret = efuse_locks_again(ec);
+	/* A RELEASE of the background waits by itself, see unresolved.c. */
+	if (efuse_closes(args) && efuse_locks_end(ec, args))
+		efuse_locks_settle(ec);
 	if (!ret)
-		ret = efuse_ids_ready(fm, ec, args, &incarnation);
+		ret = efuse_ids_ready(fm, ec, args, locks, &incarnation);
 	if (ret)
 		return ret == EFUSE_NOTHING_TO_TELL ? 0 : ret;
 	if (efuse_lists(args))

@@ -80,13 +80,15 @@ void efuse_replied(struct efuse_req *req, struct efuse_changes *ch)
 static void efuse_handles_follow(struct efuse_req *req)
 {
 	const struct fuse_args *args = req->args;
+	/* Otherwise no daemon has got it, or one whose ids are FUSE's. */
+	bool done = !req->error && args->efuse.serial;
 
-	if (!req->error && efuse_out_open(args))
+	if (done && efuse_out_open(args))
 		efuse_handle_add(req->ec, args, args->efuse.serial - 1);
 	switch (args->opcode) {
 	case FUSE_SETLK:
 	case FUSE_SETLKW:
-		if (!req->error)
+		if (done)
 			efuse_locked(req);
 		break;
 	case FUSE_FLUSH:
@@ -120,7 +122,7 @@ void efuse_send(struct efuse_req *req, struct mnt_idmap *idmap)
 	efuse_replied(req, &ch);
 	efuse_timeouts_extend(req, &ch);
 	efuse_part_callers(req);
-	if (unlikely(req->args->efuse.serial))
+	if (unlikely(READ_ONCE(req->ec->recovery.translates)))
 		efuse_handles_follow(req);
 }
 

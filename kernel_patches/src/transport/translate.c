@@ -22,7 +22,7 @@ ssize_t efuse_ids_find(struct fuse_mount *fm, struct efuse_conn *ec, enum efuse_
 	return efuse_nodeid_resolve(fm, ec, missing->nodeid);
 }
 
-/* Does a request end something that the daemon has opened, and nothing else? */
+/* Does a request end something that the daemon has opened or locked, and nothing else? */
 static bool efuse_ends(const struct fuse_args *args)
 {
 	return args->opcode == FUSE_RELEASE || args->opcode == FUSE_RELEASEDIR ||
@@ -34,6 +34,7 @@ static bool efuse_ends(const struct fuse_args *args)
  * @fm: mount
  * @ec: connection
  * @args: the request
+ * @must: the daemon may have what the request ends, although it has not opened the file
  * @incarnation: set to the number of the daemon
  *
  * Context: process context, may sleep.
@@ -41,7 +42,7 @@ static bool efuse_ends(const struct fuse_args *args)
  *	   if the request would end something that this daemon has not opened
  */
 ssize_t efuse_ids_ready(struct fuse_mount *fm, struct efuse_conn *ec, struct fuse_args *args,
-			u32 *incarnation)
+			bool must, u32 *incarnation)
 {
 	struct efuse_file_id missing;
 	struct efuse_file_ids ids;
@@ -54,10 +55,10 @@ ssize_t efuse_ids_ready(struct fuse_mount *fm, struct efuse_conn *ec, struct fus
 		found = efuse_ids_translate(ec, &ids, *incarnation, &missing);
 		if (found == EFUSE_FOUND)
 			return 0;
-		if (efuse_ends(args))
+		if (efuse_ends(args) && !must)
 			return EFUSE_NOTHING_TO_TELL;
 		ret = efuse_ids_find(fm, ec, found, &missing);
 		if (ret)
-			return ret;
+			return efuse_ends(args) && !efuse_lost(ret) ? EFUSE_NOTHING_TO_TELL : ret;
 	}
 }

@@ -236,6 +236,9 @@ struct efuse_listing {
  * @flags: flags of open(2)
  * @open_flags: FOPEN_* in the first daemon's reply
  * @dir: the file is a directory
+ * @told: a successor is being told of a lock of the file, and must not be told of its end before;
+ *	  cleared under bg_lock
+ * @closing: the RELEASE that waits for that; under bg_lock
  * @listing: directory: how far it has been listed; FUSE lists one part at a time
  */
 struct efuse_handle {
@@ -248,6 +251,8 @@ struct efuse_handle {
 	u32 flags;
 	u32 open_flags;
 	bool dir;
+	bool told;
+	struct fuse_req *closing;
 	struct efuse_listing listing;
 };
 
@@ -280,7 +285,9 @@ void efuse_handles_free(struct efuse_conn *ec);
 
 /* locks.c */
 void efuse_locked(struct efuse_req *req);
-void efuse_locks_end(struct efuse_conn *ec, const struct fuse_args *args);
+bool efuse_locks_end(struct efuse_conn *ec, const struct fuse_args *args);
+bool efuse_locks_flushed(struct efuse_conn *ec, const struct fuse_args *args);
+void efuse_locks_settle(struct efuse_conn *ec);
 ssize_t efuse_locks_again(struct efuse_conn *ec);
 void efuse_locks_add(struct efuse_conn *ec);
 void efuse_locks_free(struct efuse_conn *ec);
@@ -305,7 +312,7 @@ ssize_t efuse_handle_open(struct fuse_mount *fm, struct efuse_conn *ec, u64 numb
 
 /* translate.c */
 ssize_t efuse_ids_ready(struct fuse_mount *fm, struct efuse_conn *ec, struct fuse_args *args,
-			u32 *incarnation);
+			bool must, u32 *incarnation);
 ssize_t efuse_ids_find(struct fuse_mount *fm, struct efuse_conn *ec, enum efuse_found found,
 		       const struct efuse_file_id *missing);
 
@@ -315,6 +322,8 @@ ssize_t efuse_ask_daemon(struct mnt_idmap *idmap, struct fuse_mount *fm, struct 
 /* requeue.c */
 void efuse_background_fail(struct efuse_conn *ec, struct fuse_req *req);
 bool efuse_background_return(struct efuse_conn *ec, struct fuse_req *req);
+bool efuse_closes_later(struct efuse_conn *ec, struct fuse_req *req);
+void efuse_background_closes(struct efuse_conn *ec, struct efuse_handle *handle);
 
 static inline bool efuse_closes(const struct fuse_args *args)
 {

@@ -69,6 +69,8 @@ bool efuse_background_unready(struct fuse_req *req)
 		return false;
 	/* What it was translated for before must not count: at the end no queue refuses it. */
 	efuse_background_restore(args);
+	if (efuse_closes_later(ec, req))
+		return true;
 	if (!efuse_connected(ec->fc))
 		return false;
 	efuse_ids_get(args, &ids);
