@@ -203,6 +203,24 @@ def test_inode_number_that_is_a_nodeid_by_accident_stays(mountpoint: Path) -> No
         assert [force_stat(fd).st_ino for fd in files] == before
 
 
+# Names that another client changes
+
+
+def test_rename_that_was_carried_out_is_not_repeated_over_another_file(mountpoint: Path) -> None:
+    with renumbering(mountpoint) as m:
+        m.model.create("pad")
+        m.model.create("a", b"a")
+        m.hold("rename", "after")
+        with running(os.rename, m / "a", m / "b") as call:
+            m.wait_held()
+            state = m.dies()
+            state.model.create("a", b"of another client")
+            m.follow(state)
+            fails(errno.EIO, call.result)
+        assert read(m / "b") == b"a"
+        assert read(m / "a") == b"of another client"
+
+
 # Open files
 
 

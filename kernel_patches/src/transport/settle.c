@@ -188,9 +188,24 @@ static ssize_t efuse_entry_peek(struct efuse_req *req, u64 dir, u32 index,
 	return ret;
 }
 
+/* Is an answer to the old name of a RENAME of the inode that it had, as far as st_ino tells? */
+static bool efuse_entry_source(const struct efuse_req *req, const struct fuse_entry_out *old)
+{
+	const struct inode *inode;
+	bool same;
+
+	rcu_read_lock();
+	inode = efuse_inode_rcu(req->fm, req->args->efuse.child[0]);
+	same = inode && efuse_ino_real(inode) &&
+	       get_fuse_inode((struct inode *)inode)->orig_ino == old->attr.ino;
+	rcu_read_unlock();
+	return same;
+}
+
 /*
  * Has a RENAME by a daemon with nodeids of its own been carried out? In exclusive mode only the
- * RENAME can have taken the old name away. If both names are there, it was not carried out.
+ * RENAME can have taken the old name away, and if that is there, it was not carried out. In other
+ * modes another client may have made the old name again.
  */
 static enum efuse_settled efuse_settle_moved(struct efuse_req *req,
 					     const struct fuse_entry_out *old,
@@ -198,9 +213,9 @@ static enum efuse_settled efuse_settle_moved(struct efuse_req *req,
 {
 	if (efuse_arg_flags(req->args) & RENAME_EXCHANGE)
 		return efuse_unsettled(-EIO, ret);
-	if (old->nodeid)
+	if (old->nodeid && (efuse_alone(req) || efuse_entry_source(req, old)))
 		return EFUSE_NOT_DONE;
-	if (!new->nodeid || !efuse_alone(req))
+	if (old->nodeid || !new->nodeid || !efuse_alone(req))
 		return efuse_unsettled(-EIO, ret);
 	*ret = 0;
 	return EFUSE_DONE;
