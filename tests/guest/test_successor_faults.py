@@ -16,6 +16,7 @@ import pytest
 
 from tests.guest.support import wire
 from tests.guest.support.daemons import eventually, fails, force_stat, running
+from tests.guest.support.model_file_system import RENAME_EXCHANGE
 from tests.guest.support.succession import Renumbering, renumbering
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -219,6 +220,26 @@ def test_rename_that_was_carried_out_is_not_repeated_over_another_file(mountpoin
             fails(errno.EIO, call.result)
         assert read(m / "b") == b"a"
         assert read(m / "a") == b"of another client"
+
+
+def exchange(one: str, two: str) -> None:
+    if _libc.renameat2(-100, os.fsencode(one), -100, os.fsencode(two), RENAME_EXCHANGE):
+        raise OSError(ctypes.get_errno(), "renameat2")
+
+
+def test_open_file_is_not_the_one_that_it_was_perhaps_exchanged_with(mountpoint: Path) -> None:
+    with renumbering(mountpoint, consistency="exclusive", numbers_inodes=True) as m:
+        for name in ("a", "b"):
+            m.model.create(name, name.encode())
+        with opened(m / "a") as fd:
+            m.hold("rename2", "after")
+            with running(exchange, m / "a", m / "b") as call:
+                m.wait_held()
+                m.replace()
+                fails(errno.EIO, call.result)
+            with pytest.raises(OSError):
+                os.pread(fd, 9, 0)
+        assert [read(m / "a"), read(m / "b")] == [b"b", b"a"]
 
 
 # Open files

@@ -136,14 +136,22 @@ static void efuse_move_end(struct efuse_conn *ec, struct efuse_move *move)
 /*
  * Carries a RENAME out, and moves the kernel's name. The VFS moves it once more, which changes
  * nothing then. It alone can exchange two names.
+ *
+ * After a RENAME whose outcome is unknown, the kernel does not know which inodes the names have,
+ * and a daemon that counts st_ino as nodeids does not tell.
  */
 static int efuse_rename_now(struct mnt_idmap *idmap, struct inode *olddir, struct dentry *oldent,
 			    struct inode *newdir, struct dentry *newent, unsigned int flags)
 {
+	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(olddir));
 	int err = fuse_rename2(idmap, olddir, oldent, newdir, newent, flags);
 
 	if (!err && !(flags & RENAME_EXCHANGE))
 		d_move(oldent, newent);
+	if (err == -EIO && efuse_translated(ec)) {
+		d_invalidate(oldent);
+		d_invalidate(newent);
+	}
 	return err;
 }
 
