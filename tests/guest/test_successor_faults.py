@@ -9,6 +9,7 @@ import errno
 import fcntl
 import mmap
 import os
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -295,3 +296,49 @@ def test_file_is_closed_while_a_successor_is_told_of_its_lock(
                 call.result()
         eventually(lambda: not m.call("handles"), "the successor's files to be closed")
         assert not m.call("faults")
+
+
+# Listings
+
+
+def getdents(fd: int, size: int) -> list[str]:
+    """Call getdents64(2) with a buffer of *size* bytes."""
+    buffer = ctypes.create_string_buffer(size)
+    got = _libc.syscall(217, fd, buffer, size)
+    if got < 0:
+        raise OSError(ctypes.get_errno(), "getdents64")
+    names, at = [], 0
+    while at < got:
+        (length,) = struct.unpack_from("=H", buffer, at + 16)
+        names.append(buffer.raw[at + 19 : at + length].split(b"\0")[0].decode())
+        at += length
+    return names
+
+
+def rest(fd: int) -> list[str]:
+    """Return the names of a listing from here on."""
+    names: list[str] = []
+    while some := getdents(fd, 4096):
+        names += some
+    return names
+
+
+NAMES = [f"name-{number:03}" for number in range(300)]
+
+
+def test_listing_goes_on_after_a_call_that_got_nothing(mountpoint: Path) -> None:
+    with renumbering(mountpoint, readdirplus=False) as m:
+        m.model.mkdir("d")
+        m.call("many", [("create", f"d/{name}") for name in NAMES])
+        with opened(m / "d", os.O_RDONLY) as fd:
+            got = getdents(fd, 1200)
+            assert 5 < len(got) < 100
+            state = m.dies()
+            # At the successor, what follows is at other positions.
+            for name in NAMES[:20]:
+                state.model.unlink(state.model.walk("d").ino, name.encode())
+            m.follow(state)
+            fails(errno.EINVAL, getdents, fd, 20)
+            got += rest(fd)
+        assert sorted({*got, *NAMES[:20]} - {".", ".."}) == NAMES
+        assert len(got) == len({*got})

@@ -118,8 +118,10 @@ static void efuse_listing_age(struct efuse_listing *listing)
 u64 efuse_listing_place(struct efuse_listing *listing, u64 off, u32 incarnation)
 {
 	bool same = listing->incarnation == incarnation;
+	bool moved = off != listing->asked;
 
 	listing->incarnation = incarnation;
+	listing->asked = off;
 	if (!off) {
 		listing->nr_now = 0;
 		listing->nr_before = 0;
@@ -127,16 +129,19 @@ u64 efuse_listing_place(struct efuse_listing *listing, u64 off, u32 incarnation)
 		listing->lost = false;
 		return 0;
 	}
+	/* The last call has delivered nothing, such as to a buffer that was too small. */
+	if (same && off == listing->start && !moved)
+		listing->nr_now = 0;
 	if (!listing->lost)
 		efuse_listing_cut(listing, off);
-	if (same || listing->lost)
-		return off;
-	efuse_listing_age(listing);
+	if (!same && !listing->lost)
+		efuse_listing_age(listing);
 	if (listing->lost)
 		return off;
+	if (!same)
+		listing->start = off;
 	/* The caller's position stands for the beginning of the new listing until it moves on. */
-	listing->start = off;
-	return 0;
+	return off == listing->start && !listing->nr_now ? 0 : off;
 }
 
 /* Notes a name. False: it has been delivered already. */

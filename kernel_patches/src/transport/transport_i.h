@@ -210,6 +210,7 @@ struct efuse_listed;
  * @room_before: number of elements that fit in it
  * @before: sorted array of the hashes of names that earlier daemons have returned
  * @start: the caller's position at which the present daemon's listing began
+ * @asked: the caller's position when the daemon was asked last
  * @incarnation: number of the daemon that was asked last
  * @lost: not all names are noted
  */
@@ -221,6 +222,7 @@ struct efuse_listing {
 	u32 room_before;
 	u64 *before;
 	u64 start;
+	u64 asked;
 	u32 incarnation;
 	bool lost;
 };
