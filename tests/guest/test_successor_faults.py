@@ -18,7 +18,7 @@ import pytest
 from tests.guest.support import wire
 from tests.guest.support.daemons import eventually, fails, force_stat, running
 from tests.guest.support.model_file_system import RENAME_EXCHANGE
-from tests.guest.support.succession import Renumbering, renumbering
+from tests.guest.support.succession import RECOVERY_S, Renumbering, renumbering
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -244,6 +244,16 @@ def test_open_file_is_not_the_one_that_it_was_perhaps_exchanged_with(mountpoint:
 
 
 # Open files
+
+
+def test_handle_from_before_recovery_is_not_sent_to_a_successor(mountpoint: Path) -> None:
+    with renumbering(mountpoint, recovery=False, first_handle=2) as m:
+        m.model.create("file", b"data")
+        with opened(m / "file") as fd:
+            assert m.call("nodeid", "file") == 2
+            m.connection.recovery = RECOVERY_S
+            m.replace()
+            fails(errno.EIO, os.pread, fd, 4, 0)
 
 
 class _Asked:

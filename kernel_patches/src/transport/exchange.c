@@ -24,7 +24,8 @@ static enum efuse_found efuse_file_translate(struct efuse_conn *ec, struct efuse
 	}
 	if (!file->open)
 		return EFUSE_FOUND;
-	if (file->handle == kernel) {
+	/* Otherwise it is the first daemon's handle, from before `recovery` was set. */
+	if (file->handle == kernel && READ_ONCE(ec->no_open)) {
 		/* The kernel has opened the file itself. */
 		file->handle = file->nodeid;
 		return EFUSE_FOUND;
