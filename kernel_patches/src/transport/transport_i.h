@@ -266,8 +266,8 @@ void efuse_listing_free(struct efuse_listing *listing);
 
 static inline bool efuse_is_dots(const struct fuse_dirent *dirent)
 {
-	return dirent->name[0] == '.' &&
-	       (dirent->namelen == 1 || (dirent->namelen == 2 && dirent->name[1] == '.'));
+	return (dirent->namelen == 1 || (dirent->namelen == 2 && dirent->name[1] == '.')) &&
+	       dirent->name[0] == '.';
 }
 
 /* moves.c */
