@@ -17,7 +17,7 @@ import pytest
 
 from tests.guest.support import wire
 from tests.guest.support.daemons import eventually, fails, force_stat, running
-from tests.guest.support.model_file_system import RENAME_EXCHANGE
+from tests.guest.support.model_file_system import RENAME_EXCHANGE, ROOT
 from tests.guest.support.succession import RECOVERY_S, Renumbering, renumbering
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -102,6 +102,36 @@ def test_directory_whose_name_was_invalidated_is_found_again(mountpoint: Path) -
             m.replace()
             with running(os.listdir, fd) as call:
                 assert call.result() == ["file"]
+
+
+def test_open_file_whose_name_was_invalidated_is_found_again(mountpoint: Path) -> None:
+    with renumbering(mountpoint) as m:
+        m.model.create("pad")
+        m.model.create("file", b"data")
+        with opened(m / "file") as fd:
+            m.call("inval_entry", "", b"file")
+            m.replace()
+            assert os.pread(fd, 9, 0) == b"data"
+            assert os.pwrite(fd, b"new", 4) == 3
+            with opened(m / "file") as other:
+                assert os.pread(other, 9, 0) == b"datanew"
+                assert os.path.samestat(os.fstat(fd), os.fstat(other))
+
+
+def test_open_file_whose_invalidated_name_has_another_file_is_not_found(
+    mountpoint: Path,
+) -> None:
+    with renumbering(mountpoint) as m:
+        m.model.create("pad")
+        m.model.create("file", b"data")
+        with opened(m / "file") as fd:
+            m.call("inval_entry", "", b"file")
+            state = m.dies()
+            state.model.unlink(ROOT, b"file")
+            state.model.create("file", b"other")
+            m.follow(state)
+            fails(errno.ESTALE, force_stat, fd)
+        assert read(m / "file") == b"other"
 
 
 def test_nodeid_of_a_reply_to_readdirplus_is_not_another_inode_of_the_successor(

@@ -121,17 +121,32 @@ ssize_t efuse_linked_resolve(struct fuse_mount *fm, struct efuse_conn *ec,
 	return ret;
 }
 
+/* Was an inode removed, as far as the kernel knows? */
+static bool efuse_removed(const struct inode *inode)
+{
+	return S_ISDIR(inode->i_mode) ? IS_DEADDIR(inode) : !inode->i_nlink;
+}
+
 /*
- * Does a dentry have its name no more? d_find_alias() returns a directory's also then. If it was
- * not removed, the name was only dropped from memory, such as by a notification: then st_ino tells
- * whether the name still has the directory.
+ * Is a dentry that has lost its name of no use? If its inode was not removed, the name was perhaps
+ * only dropped from memory, such as by a notification: then st_ino tells whether the name still has
+ * the inode.
  */
-static bool efuse_name_dropped(const struct dentry *dentry)
+static bool efuse_name_lost(const struct dentry *dentry)
 {
 	const struct inode *inode = d_inode(dentry);
 
-	return d_unhashed(dentry) &&
-	       (!S_ISDIR(inode->i_mode) || IS_DEADDIR(inode) || !efuse_ino_real(inode));
+	return d_unhashed(dentry) && (efuse_removed(inode) || !efuse_ino_real(inode));
+}
+
+/* A dentry of an inode: one that has its name, if there is one. */
+static struct dentry *efuse_alias(struct inode *inode)
+{
+	struct dentry *dentry = d_find_alias(inode);
+
+	if (!dentry && !efuse_removed(inode) && efuse_ino_real(inode))
+		dentry = d_find_any_alias(inode);
+	return dentry;
 }
 
 /* Is a name still where it was? */
@@ -141,7 +156,7 @@ static bool efuse_name_unchanged(struct dentry *dentry, const struct dentry *par
 	bool unchanged;
 
 	spin_lock(&dentry->d_lock);
-	unchanged = !efuse_name_dropped(dentry) && dentry->d_parent == parent &&
+	unchanged = !efuse_name_lost(dentry) && dentry->d_parent == parent &&
 		    dentry->d_name.len == name->name.len &&
 		    !memcmp(dentry->d_name.name, name->name.name, name->name.len);
 	spin_unlock(&dentry->d_lock);
@@ -229,7 +244,7 @@ static ssize_t efuse_resolve_name(struct fuse_mount *fm, struct efuse_conn *ec,
 	ssize_t ret;
 
 	/* A directory does not get its name back. A file may have another one. */
-	if (efuse_name_dropped(dentry))
+	if (efuse_name_lost(dentry))
 		return d_is_dir(dentry) ? -ESTALE : 0;
 	take_dentry_name_snapshot(&name, dentry);
 	ret = efuse_moves_wait(ec, dir, name.name.name, name.name.len, &begun);
@@ -289,7 +304,7 @@ ssize_t efuse_nodeid_resolve(struct fuse_mount *fm, struct efuse_conn *ec, u64 n
 		inode = efuse_inode_grab(fm, nodeid);
 		if (!inode)
 			return -ESTALE;
-		dentry = d_find_alias(inode);
+		dentry = efuse_alias(inode);
 		iput(inode);
 		if (!dentry)
 			return -ESTALE;

@@ -68,6 +68,12 @@ static enum efuse_settled efuse_unsettled(ssize_t error, ssize_t *ret)
 	return efuse_lost(error) ? EFUSE_LOST_AGAIN : EFUSE_UNKNOWN;
 }
 
+/* Does the present daemon know a nodeid? */
+static bool efuse_nodeid_present(struct efuse_conn *ec, u64 nodeid)
+{
+	return efuse_nodeid_daemon(ec, nodeid, READ_ONCE(ec->recovery.incarnation));
+}
+
 /* CREATE: opens the file that the CREATE has made. Returns 0 or a negative errno. */
 static ssize_t efuse_created_open(struct efuse_req *req, u64 nodeid)
 {
@@ -89,6 +95,9 @@ static ssize_t efuse_created_open(struct efuse_req *req, u64 nodeid)
 	ret = efuse_ask_daemon(&invalid_mnt_idmap, req->fm, &args);
 	/* The handle is this daemon's. */
 	req->args->efuse.serial = args.efuse.serial;
+	/* The daemon that has told the nodeid has ended, and the kernel has no inode of it yet. */
+	if (ret == -ESTALE && !efuse_nodeid_present(req->ec, nodeid))
+		return EFUSE_LOST_READ;
 	return ret;
 }
 
