@@ -125,9 +125,12 @@ int efuse_init(void)
 	err = efuse_extents_init();
 	if (err)
 		return err;
-	err = efuse_sysfs_init();
+	err = efuse_unresolved_init();
 	if (err)
 		goto out_extents;
+	err = efuse_sysfs_init();
+	if (err)
+		goto out_unresolved;
 
 	/* These two cannot be unregistered: they end with the BTF of the module. */
 	err = efuse_kfuncs_init();
@@ -136,6 +139,8 @@ int efuse_init(void)
 	if (!err)
 		return 0;
 	efuse_sysfs_exit();
+out_unresolved:
+	efuse_unresolved_exit();
 out_extents:
 	efuse_extents_exit();
 	return err;
@@ -144,5 +149,6 @@ out_extents:
 void efuse_exit(void)
 {
 	efuse_sysfs_exit();
+	efuse_unresolved_exit();
 	efuse_extents_exit();
 }

@@ -256,7 +256,9 @@ static void efuse_queue_send_forget(struct fuse_iqueue *fiq, struct fuse_forget_
 	struct efuse_queue *queue = fiq->priv;
 
 	spin_lock(&fiq->lock);
-	if (!fiq->connected || queue->held || efuse_queue_outdated(queue, forget->efuse_serial)) {
+	/* A successor is asked for names before it serves, and hears when they are forgotten. */
+	if (!fiq->connected || efuse_queue_outdated(queue, forget->efuse_serial) ||
+	    (queue->held && !forget->efuse_serial)) {
 		spin_unlock(&fiq->lock);
 		efuse_forget_drop(efuse_conn_get(queue->fc), forget);
 		return;

@@ -333,6 +333,8 @@ static inline bool efuse_closes(const struct fuse_args *args)
 }
 
 /* unresolved.c */
+int efuse_unresolved_init(void);
+void efuse_unresolved_exit(void);
 void efuse_background_issued(struct efuse_conn *ec, const struct fuse_args *args);
 void efuse_background_ended(struct efuse_conn *ec, struct fuse_args *args);
 void efuse_unresolved_add(struct efuse_conn *ec);

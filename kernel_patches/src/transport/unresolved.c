@@ -8,6 +8,11 @@
  */
 #include "transport_i.h"
 
+#include <linux/workqueue.h>
+
+/* Write-back waits for this work, so it must go on without memory for another worker. */
+static struct workqueue_struct *efuse_unresolved_queue;
+
 /* Gives a request FUSE's handle back. */
 static void efuse_background_restore(struct fuse_args *args)
 {
@@ -79,7 +84,7 @@ bool efuse_background_unready(struct fuse_req *req)
 	args->efuse.handle = ids.file.handle;
 	if (efuse_ids_translate(ec, &ids, incarnation, &missing) != EFUSE_FOUND) {
 		list_add_tail(&req->list, &ec->recovery.unresolved);
-		queue_work(system_unbound_wq, &ec->recovery.resolve);
+		queue_work(efuse_unresolved_queue, &ec->recovery.resolve);
 		return true;
 	}
 	req->in.h.nodeid = ids.file.nodeid;
@@ -153,11 +158,24 @@ void efuse_unresolved_add(struct efuse_conn *ec)
  */
 void efuse_unresolved_start(struct efuse_conn *ec)
 {
-	queue_work(system_unbound_wq, &ec->recovery.resolve);
+	queue_work(efuse_unresolved_queue, &ec->recovery.resolve);
 }
 
 /* A connection is unmounted. May sleep. */
 void efuse_unresolved_settle(struct efuse_conn *ec)
 {
 	flush_work(&ec->recovery.resolve);
+}
+
+/* Module. */
+
+int efuse_unresolved_init(void)
+{
+	efuse_unresolved_queue = alloc_workqueue("efuse_resolve", WQ_MEM_RECLAIM | WQ_UNBOUND, 0);
+	return efuse_unresolved_queue ? 0 : -ENOMEM;
+}
+
+void efuse_unresolved_exit(void)
+{
+	destroy_workqueue(efuse_unresolved_queue);
 }
