@@ -94,8 +94,16 @@ def withstood(
             _note_last_end(connection, report)
         if daemon.below:
             report.faults += differences(point, where / daemon.below)
-    report.faults += [f"the kernel's log: {each}" for each in kernel_log.complaints(log.new_text())]
+    printed = log.new_text()
+    report.faults += [f"the kernel's log: {each}" for each in kernel_log.complaints(printed)]
+    if report.faults:
+        report.faults += [f"the module printed: {each}" for each in _of_module(printed)]
     return report
+
+
+def _of_module(log: str) -> list[str]:
+    """Return the lines of the kernel's log that the module has printed."""
+    return [line for line in log.splitlines() if "efuse" in line]
 
 
 class _Working:

@@ -149,6 +149,14 @@ static struct dentry *efuse_alias(struct inode *inode)
 	return dentry;
 }
 
+/* Tells why a file in use is not found. */
+static ssize_t efuse_not_found(const struct efuse_conn *ec, struct dentry *dentry, const char *why)
+{
+	pr_info_ratelimited("connection %u: a file in use is not found: %pd2 %s\n", ec->id, dentry,
+			    why);
+	return -ESTALE;
+}
+
 /* Is a name still where it was? */
 static bool efuse_name_unchanged(struct dentry *dentry, const struct dentry *parent,
 				 const struct name_snapshot *name)
@@ -222,14 +230,14 @@ static ssize_t efuse_name_judge(struct fuse_mount *fm, struct efuse_conn *ec,
 		}
 		/* The kernel has got another inode for this file meanwhile. */
 		efuse_lookup_drop(fm->fc, entry->nodeid);
-		return -ESTALE;
+		return efuse_not_found(ec, dentry, "has another inode by now");
 	}
 	efuse_entry_return(ec, daemon, incarnation);
 	if (!unchanged)
 		return 0;
 	if (same)
 		return incarnation == READ_ONCE(ec->recovery.incarnation) ? -ENOMEM : 0;
-	return -ESTALE;
+	return efuse_not_found(ec, dentry, daemon ? "is another file by now" : "is not there");
 }
 
 /*
@@ -245,7 +253,7 @@ static ssize_t efuse_resolve_name(struct fuse_mount *fm, struct efuse_conn *ec,
 
 	/* A directory does not get its name back. A file may have another one. */
 	if (efuse_name_lost(dentry))
-		return d_is_dir(dentry) ? -ESTALE : 0;
+		return d_is_dir(dentry) ? efuse_not_found(ec, dentry, "was removed") : 0;
 	take_dentry_name_snapshot(&name, dentry);
 	ret = efuse_moves_wait(ec, dir, name.name.name, name.name.len, &begun);
 	if (!ret)
@@ -309,8 +317,6 @@ ssize_t efuse_nodeid_resolve(struct fuse_mount *fm, struct efuse_conn *ec, u64 n
 		if (!dentry)
 			return -ESTALE;
 		ret = efuse_resolve_step(fm, ec, dentry, incarnation);
-		if (ret == -ESTALE)
-			pr_info_ratelimited("connection %u: a file in use is not found\n", ec->id);
 		if (ret)
 			return efuse_lost(ret) ? EFUSE_LOST_UNREAD : ret;
 	}
