@@ -305,10 +305,15 @@ def test_lock_ends_with_another_open_file_of_its_owner(mountpoint: Path) -> None
             two = os.open(m / "file", os.O_RDWR)
             fcntl.lockf(one, fcntl.LOCK_EX)
             m.replace()
-            asked = _Asked(m)
-            eventually(lambda: asked.has("setlk"), "the successor to have the lock")
+            before = _Asked(m)
+            eventually(lambda: before.has("setlk"), "the successor to have the lock")
             os.close(two)
-            assert asked.has("flush")
+            assert before.has("flush")
+            m.replace()
+            # Before this SETLKW, the successor is told of the locks that there are.
+            fcntl.lockf(one, fcntl.LOCK_SH)
+            asked = m.asked()
+            assert (asked.count("setlkw"), asked.count("setlk")) == (1, 0)
 
 
 def lock(fd: int) -> None:

@@ -242,6 +242,19 @@ def locked(path: Path) -> bool:
         return False
 
 
+def test_name_that_is_looked_up_after_the_daemons_end_is_of_the_inode_that_is_open(
+    d: UnmodifiedDaemon, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    (source / "a/one").write_bytes(b"first")
+    os.link(source / "a/one", source / "two")
+    with (d.path / "a/one").open("r+b", buffering=0) as f:
+        d.replace()
+        assert (d.path / "two").stat().st_nlink == 2
+        f.write(b"FIRST")
+        assert (d.path / "two").read_bytes() == b"FIRST"
+
+
 def test_lock_at_the_daemon_is_its_successors(d: UnmodifiedDaemon, tmp_path: Path) -> None:
     names = [d.path / "big", d.path / "a/b/c/file"]
     with names[0].open("rb") as held, names[1].open("rb") as given_back:
