@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The kernel that a guest boots, where a command lets the user choose it."""
+"""The kernel that a guest boots, or that a module is built for, as an option names it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 if TYPE_CHECKING:
     from efuse.module.kernel import Kernel
 
-__all__ = ["chosen", "kernel_option"]
+__all__ = ["buildable", "chosen", "kernel_option"]
 
 kernel_option = click.option(
     "--kernel",
@@ -31,7 +31,20 @@ def chosen(wanted: str | None) -> Kernel | None:
 
     if wanted is None:
         return None
+    return kernel.from_tree(Path(wanted)) if _is_tree(wanted) else kernel.unpacked(wanted)
+
+
+def buildable(wanted: str) -> Kernel:
+    """Return the kernel that an option names for which a module is to be built.
+
+    :param wanted: what :func:`chosen` takes, or a release whose headers are installed.
+    :raises NotSupportedError: this kernel is not on this machine.
+    """
+    from efuse.module import kernel
+
+    return kernel.from_tree(Path(wanted)) if _is_tree(wanted) else kernel.find(release=wanted)
+
+
+def _is_tree(wanted: str) -> bool:
     # A directory may have the name of a series; a path contains a slash.
-    if re.fullmatch(r"\d[^/]*", wanted):
-        return kernel.unpacked(wanted)
-    return kernel.from_tree(Path(wanted))
+    return not re.fullmatch(r"\d[^/]*", wanted)

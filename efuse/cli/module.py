@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from efuse.cli._kernels import buildable
 from efuse.cli._output import echo, print_json
 
 if TYPE_CHECKING:
@@ -46,28 +47,24 @@ def cli() -> None:
 @cli.command("build")
 @click.option(
     "--kernel",
-    "release",
-    metavar="SERIES|RELEASE",
-    help="Build for this kernel: one that scripts/setup-kernel has unpacked, such as 7, or one "
-    "whose headers are installed. Default: the running kernel if it has patches, else "
-    "the newest 6.12.",
-)
-@click.option(
-    "--tree",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Build for the kernel built in this source tree.",
+    "wanted",
+    metavar="SERIES|RELEASE|TREE",
+    help="Build for this kernel: one that scripts/setup-kernel has unpacked, such as 7, one whose "
+    "headers are installed, or the one built in a source tree. Default: the running kernel if it "
+    "has patches, else the newest 6.12.",
 )
 @click.option("--force", is_flag=True, help="Build even if the module is up to date.")
 @_csd_option
-def build_command(release: str | None, tree: Path | None, force: bool, is_csd: bool) -> None:
+def build_command(wanted: str | None, force: bool, is_csd: bool) -> None:
     """Build efuse.ko, or csd.ko, from the distribution's kernel source and print its path.
 
     \b
     efuse module build --csd
+    efuse module build --kernel ../linux
     """
     from efuse.module import build, kernel
 
-    target = kernel.from_tree(tree) if tree else kernel.find(release=release or kernel.running())
+    target = buildable(wanted) if wanted else kernel.find(release=kernel.running())
     echo(build.build(target, _source(is_csd), say=_say, force=force))
 
 
