@@ -70,12 +70,19 @@ class AttributeWriter(Fuzzer):
         name = str(path.relative_to(self._directory))
         self.written[name] += 1
         try:
-            with path.open("wb", buffering=0) as file:
-                file.write(self._text())
+            # With O_CREAT, the error for a file that a connection no longer has is EACCES.
+            fd = os.open(path, os.O_WRONLY)
+        except OSError as error:
+            assert error.errno in _REFUSED, error
+            return
+        try:
+            os.write(fd, self._text())
         except OSError as error:
             assert error.errno in _REFUSED, error
         else:
             self.accepted[name] += 1
+        finally:
+            os.close(fd)
 
     def _read(self, path: Path) -> None:
         try:

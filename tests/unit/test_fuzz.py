@@ -28,6 +28,7 @@ from tests.debug import kernel, races
 from tests.fuzz import __main__ as fuzz
 from tests.fuzz import health, layouts, session, tree
 from tests.fuzz.arguments import Descriptors, Memory
+from tests.fuzz.attributes import AttributeWriter
 from tests.fuzz.counts import NOTIFIED, REPLIED, Counts, FoundError
 from tests.fuzz.daemon import Worker
 from tests.fuzz.device import DeviceCaller, Target
@@ -289,6 +290,17 @@ def test_bytes_of_passthrough_are_told_from_those_of_the_daemon() -> None:
     # A short reply and a hole have zeros, too.
     for data in (tree.full(3), tree.fill(3, 9) + bytes(5), bytes(2) + tree.fill(3, 7), b""):
         assert not tree.is_through(3, data)
+
+
+def test_file_that_a_connection_no_longer_has_is_not_made(tmp_path: Path) -> None:
+    """sysfs refuses that with EACCES, which no other write there fails with."""
+    file = tmp_path / "no_flush"
+    file.touch(0o600)
+    writer = AttributeWriter(Shared(), tmp_path, Random(5))
+    file.unlink()
+    assert writer.step()
+    assert not file.exists()
+    assert (writer.written["no_flush"], writer.accepted["no_flush"]) == (1, 0)
 
 
 def test_run_is_content_only_if_calls_succeeded_in_each_mode(tmp_path: Path) -> None:
