@@ -8,6 +8,7 @@ import ctypes
 import mmap
 import os
 import select
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -198,6 +199,23 @@ def test_partial_write_that_waits_for_write_back_reads_a_page_that_became_void(
         os.close(fd)
         assert Path(path).read_bytes() == expected
         assert m.count("write", "hits") > hits
+
+
+def test_dirty_page_of_a_file_that_became_a_directory_may_be_invalidated(mountpoint: Path) -> None:
+    """FUSE writes back no page of such an inode, also after its last descriptor is closed."""
+    old = fill("d", BLOCK)
+    with mounted(mountpoint, path="daemon", generic_flags=FUSE_WRITEBACK_CACHE, **LONG) as m:
+        make(m, "f", old)
+        fd = os.open(m / "f", os.O_RDWR)
+        assert os.pwrite(fd, fill("n", BLOCK), 0) == BLOCK
+        m.model.set_mode("f", stat.S_IFDIR | 0o755)
+        with pytest.raises(OSError, match="Input/output error"):
+            force_stat(fd)
+        with pytest.raises(OSError, match="Input/output error"):
+            os.close(fd)
+        m.call("inval_inode", "f")
+        m.model.set_mode("f", stat.S_IFREG | 0o644)
+        assert bytes(m.call("inode", "f").data) == old
 
 
 # A WRITE that is under way.
