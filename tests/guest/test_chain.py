@@ -872,18 +872,22 @@ def test_chain_waits_the_latency_of_each_block(place: Place, device: Device, f: 
 
 
 def test_chain_held_at_a_later_block_delays_writers_until_its_end(device: Device, f: Path) -> None:
-    """The chain delays writers like any read, and they wait until all of it has ended."""
+    """The chain delays writers like any read, and they wait until all of it has ended.
+
+    The device also holds the first request of a chain, and a chain that takes long is followed by
+    another chain. So the block that is held must arrive soon after the chain has begun.
+    """
     with chaining(f, flags=os.O_RDONLY | os.O_DIRECT) as one:
         restart(one, [600])
-        one.restart(offsets([600, 3, 5]))
         reads = device.read("reads")
-        device.write("delay_ns", 1_000_000_000)
         try:
-            waiting = Background(one)
-            until(lambda: device.read("reads") > reads)
+            with held(device, one, [600, 3, 5]) as waiting:
+                device.write("delay_ns", 1_000_000_000)
+            # The first block is on its way.
             device.write("hold", 1)
-            device.wait("held", 1)
             device.write("delay_ns", 0)
+            until(lambda: one.status().kernel_steps > 0)
+            device.wait("held", 1)
             # The last block is still to come.
             assert one.status().kernel_steps == device.read("reads") - reads < 4
             with pytest.raises(BlockingIOError):
