@@ -815,10 +815,17 @@ def test_read_of_a_file_on_tmpfs_drops_no_other_pages(
     below.mkdir()
     run("mount", "-t", "tmpfs", "tmpfs", below)
     path = backing(below, fill("o", pages * BLOCK))
-    with mounted(mountpoint, path="direct", **LONG) as m:
+    other = os.open(path, os.O_RDWR)
+    with (
+        mmap.mmap(other, pages * BLOCK) as stores,
+        mounted(mountpoint, path="direct", **LONG) as m,
+    ):
+        # The first store to a page changes the file's times, and the second one does not.
+        stores[9 * BLOCK : 9 * BLOCK + 1] = b"o"
+        changed = os.fstat(other).st_ctime_ns
         make(m, "f", fill("d", pages * BLOCK))
         whole(m, path)
-        fd, other = os.open(m / "f", os.O_RDONLY), os.open(path, os.O_RDWR)
+        fd = os.open(m / "f", os.O_RDONLY)
         with mmap.mmap(fd, pages * BLOCK, prot=mmap.PROT_READ) as view:
             view.madvise(mmap.MADV_RANDOM)
 
@@ -830,8 +837,8 @@ def test_read_of_a_file_on_tmpfs_drops_no_other_pages(
             before = m.count("read", "hits")
             assert walk() == {b"o"}
             assert m.count("read", "hits") - before <= 1
-            with mmap.mmap(other, pages * BLOCK) as stores:
-                stores[9 * BLOCK : 9 * BLOCK + 1] = b"n"
+            stores[9 * BLOCK : 9 * BLOCK + 1] = b"n"
+            assert os.fstat(other).st_ctime_ns == changed
             assert os.pread(fd, 1, 9 * BLOCK) == b"n"
             assert view[9 * BLOCK : 9 * BLOCK + 1] == b"n"
         os.close(fd)
