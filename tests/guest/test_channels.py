@@ -23,7 +23,7 @@ import pytest
 from tests.guest.support import channel as by_hand
 from tests.guest.support import wire
 from tests.guest.support.channel import NO_SLOT, REQUEST_START, Channel, Message
-from tests.guest.support.daemons import Call
+from tests.guest.support.daemons import Call, eventually, running
 from tests.guest.support.manual_daemon import DEADLINE_S, ManualDaemon, root_attributes, until
 
 
@@ -372,14 +372,14 @@ def test_abort_wakes_workers_with_enodev(
 ) -> None:
     sizes = [manual_daemon.ask(cpu) for cpu in (0, 1)]
     held = channels[0].next()
-    with ThreadPoolExecutor(2) as pool:
-        channels[1].next()
-        waiting = [pool.submit(channel.next) for channel in channels]
+    channels[1].next()
+    with running(channels[0].next) as first, running(channels[1].next) as second:
+        until(lambda: first.sleeps_in("efuse_channel") and second.sleeps_in("efuse_channel"))
         manual_daemon.connection.abort()
-        for each in waiting:
-            error = each.exception(DEADLINE_S)
-            assert isinstance(error, OSError)
-            assert error.errno == errno.ENODEV
+        for each in (first, second):
+            eventually(each.done, "the worker hears of the end", deadline_s=DEADLINE_S)
+            with pytest.raises(OSError, match=os.strerror(errno.ENODEV)):
+                each.result()
     for size in sizes:
         assert isinstance(size.exception(DEADLINE_S), OSError)
     with pytest.raises(OSError, match=os.strerror(errno.ENODEV)):
