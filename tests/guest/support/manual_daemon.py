@@ -107,12 +107,16 @@ class ManualDaemon:
         return os.stat(self.mountpoint).st_size
 
     def program(self, cpu: int) -> subprocess.Popen[bytes]:
-        """Ask for the root's size in a process on *cpu*; return when the request has been sent."""
+        """Ask for the root's size in a process on *cpu*; return when the request has been sent.
+
+        Unlike a thread, the process does not hinder the end of the tests if it cannot be ended.
+        """
         before = self._sent()
         started = subprocess.Popen(
             ["taskset", "-c", str(cpu), "stat", str(self.mountpoint)],
+            env={**os.environ, "LC_ALL": "C"},
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
         )
         until(lambda: self._sent() > before)
         return started
