@@ -151,7 +151,7 @@ class Reader:
         assert self.process.stdout is not None
         return self.process.stdout.readline()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Send the process a line."""
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
@@ -619,7 +619,7 @@ print(one.result().hex(), one.status().chained, flush=True)
         assert child.printed() == "3\n"
         device.write("hold", 1)
         try:
-            child.go_on()
+            child.resume()
             device.wait("held", 1)
             fd = os.open(f, os.O_WRONLY | os.O_NONBLOCK)
             cutter = threading.Thread(target=os.ftruncate, args=(fd, 0), daemon=True)
@@ -820,7 +820,7 @@ one.result()
         assert child.printed() == "ready\n"
         device.write("hold", 1)
         try:
-            child.go_on()
+            child.resume()
             device.wait("held", 1)
             child.process.send_signal(signal.SIGKILL)
             assert child.process.wait(DEADLINE_S) == -signal.SIGKILL

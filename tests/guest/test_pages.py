@@ -365,7 +365,7 @@ def test_write_is_kept_while_direct_io_reads_the_page(
                     view[2000:2002] = b"ss"
                     view.flush()
             finally:
-                disk.go_on()
+                disk.resume()
             assert pinner.result() == BLOCK
         for number in (fd, reader, writer_fd, other):
             os.close(number)
@@ -423,7 +423,7 @@ def test_bytes_read_into_a_map_by_direct_io_are_kept(
                 whole(m, path, write=True)
                 assert os.pread(fd, 1, 0) == b"o"
             finally:
-                disk.go_on()
+                disk.resume()
             assert reader.result() == BLOCK
             assert view[:] == brought
             view.flush()

@@ -82,7 +82,7 @@ def test_file_keeps_its_size_after_a_reader_was_killed(
             eventually(lambda: any("folio_wait" in name for name in reader.within()))
             reader.kill()
         finally:
-            disk.go_on()
+            disk.resume()
         with m.answered("getattr", 0):
             assert spliced(m / "f") == data
         assert read(m / "f") == data

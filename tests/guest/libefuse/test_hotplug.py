@@ -49,7 +49,7 @@ class User(threading.Thread):
             self.error = error
 
 
-def go_on(users: list[User], daemon: ChannelDaemon) -> None:
+def wait_for_reads(users: list[User], daemon: ChannelDaemon) -> None:
     """Wait until each user has read the file three more times, through channels."""
     before, brought = [user.done for user in users], daemon.brought()
     until(
@@ -73,12 +73,12 @@ def test_requests_are_served_while_a_cpu_goes_offline_and_online(
         for user in users:
             user.start()
         try:
-            go_on(users, daemon)
+            wait_for_reads(users, daemon)
             for _ in range(3):
                 switched.write_text("0")
-                go_on(users, daemon)
+                wait_for_reads(users, daemon)
                 switched.write_text("1")
-                go_on(users, daemon)
+                wait_for_reads(users, daemon)
         finally:
             stop.set()
             for user in users:

@@ -34,10 +34,10 @@ class Disk:
         self.root = root
 
     def hold(self) -> None:
-        """Hold all requests until go_on()."""
+        """Hold all requests until resume()."""
         _run("dmsetup", "suspend", "--noflush", "--nolockfs", _NAME)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Continue the held requests."""
         _run("dmsetup", "resume", _NAME)
 
@@ -55,7 +55,7 @@ class Disk:
         )
         self.hold()
         _run("dmsetup", "load", _NAME, given=table)
-        self.go_on()
+        self.resume()
 
 
 @contextlib.contextmanager
