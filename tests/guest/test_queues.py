@@ -144,7 +144,7 @@ def test_request_of_a_dead_caller_is_not_read(manual_daemon: ManualDaemon) -> No
 def test_abort_fails_the_requests_of_every_queue(
     manual_daemon: ManualDaemon,
 ) -> None:
-    """The test leaves programs whose requests do not end behind: a signal may not end them."""
+    """If the requests do not end, no signal ends their programs: the test then leaves them."""
     programs = [manual_daemon.program(cpu) for _ in range(3) for cpu in (0, 1)]
     manual_daemon.connection.abort()
     eventually(
