@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Mounts of `efuse service` that appear and vanish as a test wants; their processes are real."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from efuse.control.mounts import Numbered
+from efuse.service.description import Description
+from efuse.service.processes import Process
+from efuse.service.records import Records
+from tests.unit.fake_sysfs import FakeSysfs
+
+
+class FakeMounts:
+    """A fake sysfs, descriptions, records, and a command in place of each one of `efuse`.
+
+    The process that is started for a mount writes its id into the file `starts`, after the name of
+    the mount and what it does, and goes on until it is ended.
+
+    :ivar directory: directory of the descriptions.
+    :ivar records: the records of the mounts.
+    """
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root, self.directory = root, root / "mounts.d"
+        self.directory.mkdir()
+        self.records = Records(root / "state")
+        self.sysfs = FakeSysfs(root)
+        self.sysfs.everywhere(monkeypatch)
+        self._mounted: dict[int, int] = {}
+        for name, fake in (
+            ("seeing.numbered", self._numbered),
+            ("seeing.number_of", lambda connection: self._mounted.get(connection, 0)),
+            ("actions.mounting", lambda given: self._command(given, "mount")),
+            ("actions.taking_over", lambda given, number, force: self._command(given, f"{number}")),
+        ):
+            monkeypatch.setattr(f"efuse.service.{name}", fake)
+
+    def describe(self, name: str, more: str = "", *, what: str = 'command = ["x"]') -> None:
+        """Write the description of a mount at /NAME."""
+        text = f'mountpoint = "/{name}"\n{what}\n{more}\n'
+        (self.directory / f"{name}.toml").write_text(text)
+
+    def starts(self) -> list[str]:
+        """Return the starts so far, as ``NAME mount``, or ``NAME CONNECTION`` for a takeover."""
+        return [line.rpartition(" ")[0] for line in self._lines()]
+
+    def process(self, name: str) -> Process:
+        """Return the process that was started last for a mount."""
+        record = self.records.load(name)
+        assert record is not None
+        return record.process
+
+    def end(self, name: str, status: int = 0) -> None:
+        """End the process of a mount with a status."""
+        process = self.process(name)
+        (self.root / "status").write_text(f"{status}\n")
+        process.send(signal.SIGUSR1)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+
+    def mount(self, name: str, connection: int, **values: str) -> None:
+        """Mount, as the process of a mount does."""
+        self.sysfs.add(connection, f"/{name}", **values)
+        self._mounted[connection] = 1000 + connection
+
+    def set(self, connection: int, name: str, value: str) -> None:
+        """Set an attribute of a connection."""
+        (self.sysfs.root / f"connections/{connection}/{name}").write_text(f"{value}\n")
+
+    def unmount(self, connection: int) -> None:
+        """Unmount, as any process does."""
+        del self._mounted[connection]
+        lines = self.sysfs.mountinfo.read_text().splitlines(keepends=True)
+        left = [line for line in lines if f" 0:{connection} " not in line]
+        self.sysfs.mountinfo.write_text("".join(left))
+
+    def close(self) -> None:
+        """End all processes that were started."""
+        for pid in (int(line.split()[-1]) for line in self._lines()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+
+    def _lines(self) -> list[str]:
+        path = self.root / "starts"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def _command(self, given: Description, how: str) -> list[str]:
+        script = (
+            f"trap 'exit $(cat {self.root}/status)' USR1\n"
+            f"echo {given.name} {how} $$ >> {self.root}/starts\n"
+            f"echo last words of {given.name}\n"
+            "while :; do sleep 0.01; done"
+        )
+        return ["/bin/sh", "-c", script]
+
+    def _numbered(self, number: int) -> Numbered | None:
+        found = {n: c for c, n in self._mounted.items()}
+        return Numbered(number, 1, found[number], "efuse") if number in found else None
