@@ -121,6 +121,7 @@ def cli(ctx: click.Context, directory: Path, state: Path, unmount: bool) -> None
 
 
 def _serve(service: _Service, *, unmount: bool) -> None:
+    from efuse.service.actions import stop as end
     from efuse.service.serving import serve
 
     _check_kernel()
@@ -133,7 +134,9 @@ def _serve(service: _Service, *, unmount: bool) -> None:
     if unmount:
         for name in reversed(service.records.names()):
             with service.records.locked(name):
-                _stop(service, name, lazy=True, rest="")
+                record = service.records.load(name)
+                if record is not None:
+                    end(record, service.records, lazy=True, rest=record.rest)
 
 
 def _check_kernel() -> None:
@@ -288,10 +291,16 @@ def stop(service: _Service, names: tuple[str, ...], every: bool, lazy: bool, as_
     \b
     efuse service stop data
     """
+    from efuse.service.actions import stop as end
+
     known = [*dict.fromkeys([*service.records.names(), *_files(service)])]
 
     def act(name: str) -> str:
-        return "stopped" if _stop(service, name, lazy=lazy, rest="stopped") else "was not running"
+        record = service.records.load(name)
+        if record is None:
+            record = Record.of(read(service.directory / f"{name}.toml"))
+        was_running = end(record, service.records, lazy=lazy, rest="stopped")
+        return "stopped" if was_running else "was not running"
 
     _each(service, service.names(names, every=every, known=known), act, as_json)
 
@@ -313,15 +322,6 @@ def reload(service: _Service) -> None:
             "the service cannot reload: it does not run (ESRCH)",
             hint="systemctl start efuse.service",
         )
-
-
-def _stop(service: _Service, name: str, *, lazy: bool, rest: str) -> bool:
-    from efuse.service.actions import stop as end
-
-    record = service.records.load(name)
-    if record is None:
-        record = Record.of(read(service.directory / f"{name}.toml"))
-    return end(record, service.records, lazy=lazy, rest=rest)
 
 
 def _files(service: _Service) -> list[str]:

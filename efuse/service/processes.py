@@ -77,7 +77,7 @@ def spawn(command: list[str], log: Path, note: Callable[[Process], None]) -> Pro
     """
     receive, send = os.pipe()
     try:
-        pid = forked(lambda: _execute(command, log, receive, send))
+        pid = forked(lambda: _execute(command, log, receive))
     except BaseException:
         os.close(send)
         raise
@@ -93,11 +93,13 @@ def spawn(command: list[str], log: Path, note: Callable[[Process], None]) -> Pro
     return begun
 
 
-def _execute(command: list[str], log: Path, receive: int, send: int) -> int:
+def _execute(command: list[str], log: Path, receive: int) -> int:
     """Wait for the word of the parent, and execute a command in place of this process."""
-    os.close(send)
+    # Among them are the locks of this process, and the other end of the pipe.
+    os.dup2(receive, 3)
+    os.closerange(4, os.sysconf("SC_OPEN_MAX"))
     os.setsid()
-    if not os.read(receive, 1):  # the parent has ended
+    if not os.read(3, 1):  # the parent has ended
         return 1
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     os.chdir("/")
@@ -106,6 +108,6 @@ def _execute(command: list[str], log: Path, receive: int, send: int) -> int:
     os.dup2(streams[0], 0)
     os.dup2(streams[1], 1)
     os.dup2(streams[1], 2)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    os.closerange(3, streams[1] + 1)
     os.execv(command[0], command)
     return 1

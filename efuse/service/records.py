@@ -141,7 +141,7 @@ class Records:
         try:
             yield _locked(fd, wait=wait)
         finally:
-            os.close(fd)
+            _unlock(fd)
 
     @contextlib.contextmanager
     def serving(self, directory: Path) -> Iterator[None]:
@@ -164,7 +164,7 @@ class Records:
             yield
             (self.directory / "service.json").unlink(missing_ok=True)
         finally:
-            os.close(fd)
+            _unlock(fd)
 
     def service(self) -> ServiceProcess | None:
         """Return the service that runs; None if none does.
@@ -201,3 +201,9 @@ def _locked(fd: int, *, wait: bool) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _unlock(fd: int) -> None:
+    """Unlock a file and close it. A process that was just started may still have it open."""
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    os.close(fd)

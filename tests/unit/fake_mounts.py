@@ -14,6 +14,7 @@ from efuse.control.mounts import Numbered
 from efuse.service.description import Description
 from efuse.service.processes import Process
 from efuse.service.records import Records
+from tests.conftest import wait_for
 from tests.unit.fake_sysfs import FakeSysfs
 
 
@@ -21,7 +22,8 @@ class FakeMounts:
     """A fake sysfs, descriptions, records, and a command in place of each one of `efuse`.
 
     The process that is started for a mount writes its id into the file `starts`, after the name of
-    the mount and what it does, and goes on until it is ended.
+    the mount and what it does, and goes on until it is ended. A takeover succeeds, unless the test
+    has made the file NAME.fails.
 
     :ivar directory: directory of the descriptions.
     :ivar records: the records of the mounts.
@@ -60,6 +62,8 @@ class FakeMounts:
     def end(self, name: str, status: int = 0) -> None:
         """End the process of a mount with a status."""
         process = self.process(name)
+        begun = f" {process.pid}"
+        wait_for(lambda: any(line.endswith(begun) for line in self._lines()), what="its begin")
         (self.root / "status").write_text(f"{status}\n")
         process.send(signal.SIGUSR1)
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
@@ -97,9 +101,18 @@ class FakeMounts:
             f"trap 'exit $(cat {self.root}/status)' USR1\n"
             f"echo {given.name} {how} $$ >> {self.root}/starts\n"
             f"echo last words of {given.name}\n"
+            f"[ -e {self.root}/{given.name}.fails ] && exit 1\n"
+            f"{'' if how == 'mount' else self._takeover(how)}"
             "while :; do sleep 0.01; done"
         )
         return ["/bin/sh", "-c", script]
+
+    def _takeover(self, connection: str) -> str:
+        """Return the part of a script that takes a mount over."""
+        attribute = f"{self.sysfs.root}/connections/{connection}/incarnation"
+        return (
+            f"echo $(($(cat {attribute}) + 1)) > {attribute}.new; mv {attribute}.new {attribute}\n"
+        )
 
     def _numbered(self, number: int) -> Numbered | None:
         found = {n: c for c, n in self._mounted.items()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Processes of `efuse service`: how they are started, and recognized after the service has ended."""
+"""Processes of `efuse service`: how they are started, and recognized by a later service."""
 
 from __future__ import annotations
 
@@ -103,9 +103,9 @@ def test_second_service_is_refused(tmp_path: Path) -> None:
     first, second = Records(tmp_path), Records(tmp_path)
     assert first.service() is None
     with first.serving(tmp_path / "d"):
-        with pytest.raises(EfuseError, match=r"another one serves .* \(EBUSY\)"):
-            with second.serving(tmp_path / "d"):
-                pass
+        refused = pytest.raises(EfuseError, match=r"another one serves .* \(EBUSY\)")
+        with refused, second.serving(tmp_path / "d"):
+            pass
         found = second.service()
         assert found is not None
         assert (found.process.pid, found.directory) == (os.getpid(), tmp_path / "d")
