@@ -2,8 +2,8 @@
 """What is remembered of mounts while the machine runs: files that outlive the service.
 
 ``mounts/NAME.json`` tells which process was started for a mount, and ``NAME.log`` has the output of
-that process. ``NAME.lock`` is locked while a process starts, replaces or stops the mount.
-``service.json`` names the service.
+that process. ``NAME.silent`` exists while the daemon does not answer. ``NAME.lock`` is locked while
+a process starts, replaces or stops the mount. ``service.json`` names the service.
 """
 
 from __future__ import annotations
@@ -108,7 +108,20 @@ class Records:
 
     def forget(self, name: str) -> None:
         """Remove the record of a mount."""
-        (self._mounts / f"{name}.json").unlink(missing_ok=True)
+        for suffix in ("json", "log", "silent"):
+            (self._mounts / f"{name}.{suffix}").unlink(missing_ok=True)
+
+    def is_silent(self, name: str) -> bool:
+        """Tell whether the service has found that the daemon of a mount does not answer."""
+        return (self._mounts / f"{name}.silent").exists()
+
+    def note_silence(self, name: str, *, is_silent: bool) -> None:
+        """Record whether the daemon of a mount does not answer."""
+        path = self._mounts / f"{name}.silent"
+        if is_silent:
+            path.touch()
+        else:
+            path.unlink(missing_ok=True)
 
     def log(self, name: str) -> Path:
         """Return the path of the output of the process that was started for a mount."""

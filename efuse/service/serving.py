@@ -22,6 +22,7 @@ from efuse.service.description import Description
 from efuse.service.parsing import described
 from efuse.service.records import Record, Records
 from efuse.service.seeing import Seen, State, see
+from efuse.service.silence import Silence
 from efuse.supervisor.policy import End, Restarts
 
 __all__ = ["Service", "serve"]
@@ -51,6 +52,7 @@ class Service:
         self._since: dict[str, float] = {}
         self._statuses: dict[int, int] = {}
         self._told: dict[str, str] = {}
+        self._silence = Silence(clock=clock)
 
     def reload(self) -> None:
         """Read the descriptions. A mount whose description is no longer there goes on.
@@ -108,17 +110,21 @@ class Service:
             if seen.state is State.FOREIGN:
                 self._tell(given.name, f"another file system is mounted on {given.mountpoint}")
             elif seen.state is State.SERVING:
-                self._note_service(given.name)
+                self._note_service(given.name, seen)
             elif record is not None and record.rest:
                 self._due.pop(given.name, None)
             elif seen.state in _STARTED and not seen.supervisor:
                 self._start_when_due(given, record, seen)
 
-    def _note_service(self, name: str) -> None:
+    def _note_service(self, name: str, seen: Seen) -> None:
         self._restarts.setdefault(name, Restarts("always"))
         self._since.setdefault(name, self._clock())
         self._due.pop(name, None)
         self._told.pop(name, None)
+        is_silent = self._silence.is_silent(name, seen.connection)
+        if is_silent != self._records.is_silent(name):
+            self._records.note_silence(name, is_silent=is_silent)
+            _log.warning("%s %s", name, "does not answer" if is_silent else "answers again")
 
     def _start_when_due(self, given: Description, record: Record | None, seen: Seen) -> None:
         name = given.name

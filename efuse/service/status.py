@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from efuse.control.daemons import holders
-from efuse.service.description import Description
 from efuse.service.parsing import Described
 from efuse.service.records import Record, Records
 from efuse.service.seeing import Seen, State, see
@@ -24,6 +23,7 @@ class Status:
     :ivar mountpoint: where it is, or is to be, mounted; empty if its description is invalid and it
         was never started.
     :ivar seen: what is seen of it.
+    :ivar is_silent: whether its daemon has requests, and has answered none for a while.
     :ivar is_changed: whether it was started from another description than the present one.
     :ivar is_described: whether it has a valid description.
     :ivar problem: what is wrong with its description, or how its last start has failed; empty if
@@ -33,6 +33,7 @@ class Status:
     name: str
     mountpoint: str
     seen: Seen
+    is_silent: bool
     is_changed: bool
     is_described: bool
     problem: str
@@ -40,14 +41,20 @@ class Status:
     @property
     def is_right(self) -> bool:
         """Whether it is served, or was stopped on purpose, and its description is valid."""
-        good = (State.SERVING, State.STOPPED)
-        return self.seen.state in good and not self.problem
+        return (self.is_up or self.seen.state is State.STOPPED) and not self.problem
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it has a daemon, which answers."""
+        return self.seen.state is State.SERVING and not self.is_silent
 
     @property
     def note(self) -> str:
         """What a person has to know besides the state; may be empty."""
         if self.problem:
             return self.problem
+        if self.is_silent:
+            return "does not answer"
         if not self.is_described:
             return "no description"
         return "changed: needs upgrade" if self.is_changed else ""
@@ -63,6 +70,7 @@ class Status:
             "connection": self.seen.connection or None,
             "successors": self.seen.incarnation,
             "waiting": self.seen.waiting,
+            "answers": self.is_up,
             "daemons": daemons,
             "supervisor": self.seen.supervisor or None,
             "described": self.is_described,
@@ -78,22 +86,27 @@ def statuses(records: Records, found: Described) -> list[Status]:
     :raises EfuseError: another user can change the records, or mountinfo cannot be read.
     """
     names = {*found.mounts, *found.errors, *records.names()}
-    return [
-        _status(name, records, found.mounts.get(name), _text(found, name)) for name in sorted(names)
-    ]
+    is_attended = records.service() is not None
+    return [_status(name, records, found, is_attended=is_attended) for name in sorted(names)]
 
 
-def _text(found: Described, name: str) -> str:
-    return str(found.errors[name]) if name in found.errors else ""
-
-
-def _status(name: str, records: Records, given: Description | None, error: str) -> Status:
+def _status(name: str, records: Records, found: Described, *, is_attended: bool) -> Status:
+    given = found.mounts.get(name)
     record = records.load(name)
     place = record.mountpoint if record is not None else given.mountpoint if given else ""
     seen = see(record, place) if place else Seen(State.DOWN)
     is_old = record is not None and given is not None and record.digest != given.digest
-    problem = error or _failure(records, record, seen)
-    return Status(name, place, seen, is_old and seen.is_mounted, given is not None, problem)
+    problem = str(found.errors.get(name, "")) or _failure(records, record, seen)
+    return Status(
+        name,
+        place,
+        seen,
+        # Without the service, nothing looks.
+        is_attended and seen.state is State.SERVING and records.is_silent(name),
+        is_old and seen.is_mounted,
+        given is not None,
+        problem,
+    )
 
 
 def _failure(records: Records, record: Record | None, seen: Seen) -> str:
