@@ -92,7 +92,7 @@ def start(given: Description, records: Records) -> bool:
         process = record.process
     else:
         process = begin(given, records, seen)
-    _await_service(given, records, process, seen.incarnation - 1, "was not started")
+    _await_service(given, records, process, seen.incarnation - 1)
     return True
 
 
@@ -121,7 +121,7 @@ def upgrade(given: Description, records: Records, *, force: bool) -> None:
     else:
         with _without_daemon(given, seen):
             process = begin(given, records, seen, replaces=True)
-    _await_service(given, records, process, seen.incarnation, "was not upgraded")
+    _await_service(given, records, process, seen.incarnation)
     after = records.load(given.name)
     assert after is not None
     records.save(dataclasses.replace(after, digest=given.digest))
@@ -203,13 +203,12 @@ def _without_daemon(given: Description, seen: Seen) -> Iterator[None]:
 
 
 def _await_service(
-    given: Description, records: Records, process: Process, incarnation: int, what: str
+    given: Description, records: Records, process: Process, incarnation: int
 ) -> None:
     """Wait until a mount is served by another daemon than before.
 
     :param process: the process that was started for it.
     :param incarnation: the successors that the mount had before.
-    :param what: what has failed otherwise.
     :raises MountError: the process has ended, and the mount is not served.
     """
 
@@ -229,7 +228,9 @@ def _await_service(
             if is_served():  # it has served, and left a process in the background
                 return
             said = records.last_words(given.name) or "its process has ended"
-            raise MountError(f"{given.name} {what}: {said}", hint=f"see {records.log(given.name)}")
+            raise MountError(
+                f"{given.name} is not served: {said}", hint=f"see {records.log(given.name)}"
+            )
         time.sleep(_LOOK_S)
 
 

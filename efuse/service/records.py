@@ -22,7 +22,7 @@ from efuse.locations import make_directory, read_private, write
 from efuse.service.description import Description
 from efuse.service.processes import Process
 
-__all__ = ["STATE", "Record", "Records", "ServiceProcess"]
+__all__ = ["STATE", "Record", "Records"]
 
 STATE = Path("/run/efuse/service")
 """The directory of the records. It is empty after a boot."""

@@ -124,7 +124,10 @@ class Service:
         is_silent = self._silence.is_silent(name, seen.connection)
         if is_silent != self._records.is_silent(name):
             self._records.note_silence(name, is_silent=is_silent)
-            _log.warning("%s %s", name, "does not answer" if is_silent else "answers again")
+            if is_silent:
+                _log.warning("%s does not answer", name)
+            else:
+                _log.warning("%s answers again", name)
 
     def _start_when_due(self, given: Description, record: Record | None, seen: Seen) -> None:
         name = given.name
@@ -162,7 +165,7 @@ class Service:
         how = "its daemon has ended" if seen.connection else "it is not mounted"
         if status and (said := self._records.last_words(name)):
             how = said
-        _log.warning("%s is started again in %g s: %s", name, delay_s, shown(how))
+        _log.warning("%s is started again in %s s: %s", name, f"{delay_s:g}", shown(how))
         return delay_s
 
     @staticmethod

@@ -67,7 +67,7 @@ def test_upgrade_ends_at_the_first_failure(world: FakeMounts) -> None:
     world.describe("b", "recovery = 7")
     done = run(world, "upgrade", "--all", "--json")
     assert isinstance(done.exception, EfuseError)
-    assert str(done.exception) == "b was not upgraded: last words of b"
+    assert str(done.exception) == "b is not served: last words of b"
     assert json.loads(done.stdout) == [{"name": "a", "result": "upgraded"}]
     assert incarnations(world) == [1, 0, 0]
     told = json.loads(run(world, "status", "--json").stdout)["mounts"]
@@ -92,7 +92,7 @@ def test_start_waits_until_the_mount_is_served(world: FakeMounts) -> None:
     world.end("a", 3)
     (world.root / "a.fails").touch()
     done = run(world, "start", "a")
-    assert str(done.exception) == "a was not started: last words of a"
+    assert str(done.exception) == "a is not served: last words of a"
     assert world.starts()[3:] == ["a mount"]
 
 
