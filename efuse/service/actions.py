@@ -27,7 +27,7 @@ __all__ = ["begin", "remember", "start", "stop", "upgrade"]
 
 _LOOK_S = 0.05
 # How long a daemon may take to end, in seconds.
-_END_S = 10.0
+_END_S = 30.0
 
 
 def begin(
@@ -212,7 +212,8 @@ def _await_service(
     :raises MountError: the process has ended, and the mount is not served.
     """
 
-    def is_served() -> bool:
+    while True:
+        has_ended = not process.is_alive  # before the look: a daemon in the background goes on
         record = records.load(given.name)
         assert record is not None
         seen = see(record, given.mountpoint)
@@ -220,13 +221,8 @@ def _await_service(
             seen.state is State.SERVING and seen.incarnation > incarnation
         ):
             remember(records, record, seen)
-            return True
-        return False
-
-    while not is_served():
-        if not process.is_alive:
-            if is_served():  # it has served, and left a process in the background
-                return
+            return
+        if has_ended and seen.state is not State.STARTING:
             said = records.last_words(given.name) or "its process has ended"
             raise MountError(
                 f"{given.name} is not served: {said}", hint=f"see {records.log(given.name)}"

@@ -25,6 +25,14 @@ CONTENT = os.urandom(3 * 4096 + 17)
 ONES = ("one", "two", "own")
 
 
+def hear(service: Beside, text: str) -> None:
+    """Wait until the service has printed a line with a text."""
+    for line in service.err:
+        if text in line:
+            return
+    raise AssertionError(f"the service has ended without: {text}")
+
+
 class Mounts:
     """Three described mounts: two of passthrough_ll, and one of the package's passthrough.
 
@@ -65,10 +73,11 @@ class Mounts:
         """Run the service, and end it with SIGTERM after the block if it has not ended."""
         process = Beside(*self._words, *options)
         try:
-            assert process.err.readline().startswith("the service attends to ")
+            hear(process, "the service attends to ")
             yield process
         finally:
             with contextlib.suppress(ChildProcessError):  # the test has awaited it
+                assert process.running()
                 process.end(signal.SIGTERM)
 
     def run(self, *words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
@@ -169,7 +178,7 @@ def test_service_that_follows_a_killed_one_finds_everything(mounts: Mounts) -> N
     assert mounts.daemons() == before
     with mounts.service() as service:
         mounts.run("reload")
-        assert "the descriptions were read again: 3 are valid" in service.err.readline()
+        hear(service, "the descriptions were read again: 3 are valid")
         mounts.await_service(*ONES)
         assert mounts.daemons() == before
         assert [mounts.connection(name).incarnation for name in ONES] == [0, 0, 0]
@@ -234,7 +243,7 @@ def test_stopped_mount_is_unmounted_and_stays_so(mounts: Mounts) -> None:
             assert mounts.run("stop", name).stdout == f"{name}: stopped\n"
             assert not mounts.is_mounted(name)
         mounts.run("reload")
-        assert "the descriptions were read again" in service.err.readline()
+        hear(service, "the descriptions were read again")
         assert {name: each["state"] for name, each in mounts.told().items()} == {
             "one": "stopped",
             "own": "stopped",
