@@ -293,13 +293,14 @@ def stop(service: _Service, names: tuple[str, ...], every: bool, lazy: bool, as_
     """
     from efuse.service.actions import stop as end
 
-    known = [*dict.fromkeys([*service.records.names(), *_files(service)])]
+    found = service.described().mounts
+    known = [*dict.fromkeys([*service.records.names(), *found])]
 
     def act(name: str) -> str:
-        record = service.records.load(name)
-        if record is None:
-            record = Record.of(read(service.directory / f"{name}.toml"))
+        record = service.records.load(name) or Record.of(found[name])
         was_running = end(record, service.records, lazy=lazy, rest="stopped")
+        if not (service.directory / f"{name}.toml").exists():
+            service.records.forget(name)
         return "stopped" if was_running else "was not running"
 
     _each(service, service.names(names, every=every, known=known), act, as_json)

@@ -223,9 +223,9 @@ def _await_service(
             remember(records, record, seen)
             return
         if has_ended and seen.state is not State.STARTING:
-            said = records.last_words(given.name) or "its process has ended"
+            why = records.last_error(given.name) or "its process has ended"
             raise MountError(
-                f"{given.name} is not served: {said}", hint=f"see {records.log(given.name)}"
+                f"{given.name} is not served: {why}", hint=f"see {records.log(given.name)}"
             )
         time.sleep(_LOOK_S)
 

@@ -30,6 +30,7 @@ STATE = Path("/run/efuse/service")
 _NOTHING = Process(0, 0)
 _MOST_LOG_BYTES = 1 << 20
 _LAST_BYTES = 4096
+_ERROR = "efuse: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +128,13 @@ class Records:
         """Return the path of the output of the process that was started for a mount."""
         return self._mounts / f"{name}.log"
 
-    def last_words(self, name: str) -> str:
-        """Return the last line in the output of a mount, without advice; empty if there is none."""
+    def last_error(self, name: str) -> str:
+        """Return the last error of `efuse` in the output of a mount; empty if there is none."""
         with contextlib.suppress(OSError), self.log(name).open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _LAST_BYTES))
             lines = file.read().decode(errors="replace").splitlines()
-            said = [line.strip() for line in lines if not line.startswith("try: ")]
-            return next((line for line in reversed(said) if line), "").removeprefix("efuse: ")
+            errors = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)]
+            return errors[-1] if errors else ""
         return ""
 
     def shorten_log(self, name: str) -> None:

@@ -63,6 +63,7 @@ class Service:
         for error in found.errors.values():
             _log.warning("%s", shown(str(error)))
         for name in self.wanted.keys() - found.mounts.keys():
+            self._due.pop(name, None)
             _log.warning("%s is not attended to: its description is gone or invalid", name)
         self.wanted = {**found.mounts}
 
@@ -78,7 +79,8 @@ class Service:
             except EfuseError as error:
                 self._tell(given.name, str(error))
         now = self._clock()
-        return min([_LOOK_S, *(max(0.0, due - now) for due in self._due.values())])
+        # What is due already has to wait for a command that has the lock of the mount.
+        return min([_LOOK_S, *(due - now for due in self._due.values() if due > now)])
 
     def watched(self) -> Iterator[tuple[int, int]]:
         """Yield a descriptor for each event that `step` waits for, with the events to poll for.
@@ -111,15 +113,14 @@ class Service:
                 self._tell(given.name, f"another file system is mounted on {given.mountpoint}")
             elif seen.state is State.SERVING:
                 self._note_service(given.name, seen)
-            elif record is not None and record.rest:
-                self._due.pop(given.name, None)
-            elif seen.state in _STARTED and not seen.supervisor:
+            if seen.state in _STARTED and not seen.supervisor and not (record and record.rest):
                 self._start_when_due(given, record, seen)
+            else:
+                self._due.pop(given.name, None)
 
     def _note_service(self, name: str, seen: Seen) -> None:
         self._restarts.setdefault(name, Restarts("always"))
         self._since.setdefault(name, self._clock())
-        self._due.pop(name, None)
         self._told.pop(name, None)
         is_silent = self._silence.is_silent(name, seen.connection)
         if is_silent != self._records.is_silent(name):
@@ -163,8 +164,8 @@ class Service:
             End(waiting=True, was_asked=False, failed=True, served_s=served_s)
         )
         how = "its daemon has ended" if seen.connection else "it is not mounted"
-        if status and (said := self._records.last_words(name)):
-            how = said
+        if status:
+            how = self._records.last_error(name) or how
         _log.warning("%s is started again in %s s: %s", name, f"{delay_s:g}", shown(how))
         return delay_s
 

@@ -110,7 +110,7 @@ def _status(name: str, records: Records, found: Described, *, is_attended: bool)
 
 
 def _failure(records: Records, record: Record | None, seen: Seen) -> str:
-    """Return how the last start has failed; empty if it has not, or nothing tells."""
+    """Return how the last start has failed; empty if nothing tells of a failure."""
     if record is None or seen.state is not State.DOWN:
         return ""
-    return records.last_words(record.name)
+    return records.last_error(record.name)

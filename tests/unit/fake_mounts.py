@@ -100,7 +100,7 @@ class FakeMounts:
         script = (
             f"trap 'exit $(cat {self.root}/status)' USR1\n"
             f"echo {given.name} {how} $$ >> {self.root}/starts\n"
-            f"echo last words of {given.name}\n"
+            f"echo efuse: the last error of {given.name}\n"
             f"[ -e {self.root}/{given.name}.fails ] && exit 1\n"
             f"{'' if how == 'mount' else self._takeover(how)}"
             "while :; do sleep 0.01; done"

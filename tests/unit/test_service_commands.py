@@ -67,7 +67,7 @@ def test_upgrade_ends_at_the_first_failure(world: FakeMounts) -> None:
     world.describe("b", "recovery = 7")
     done = run(world, "upgrade", "--all", "--json")
     assert isinstance(done.exception, EfuseError)
-    assert str(done.exception) == "b is not served: last words of b"
+    assert str(done.exception) == "b is not served: the last error of b"
     assert json.loads(done.stdout) == [{"name": "a", "result": "upgraded"}]
     assert incarnations(world) == [1, 0, 0]
     told = json.loads(run(world, "status", "--json").stdout)["mounts"]
@@ -92,8 +92,19 @@ def test_start_waits_until_the_mount_is_served(world: FakeMounts) -> None:
     world.end("a", 3)
     (world.root / "a.fails").touch()
     done = run(world, "start", "a")
-    assert str(done.exception) == "a is not served: last words of a"
+    assert str(done.exception) == "a is not served: the last error of a"
     assert world.starts()[3:] == ["a mount"]
+
+
+def test_stopped_mount_without_a_description_is_forgotten(world: FakeMounts) -> None:
+    for name, connection in (("a", 33), ("b", 34)):
+        world.unmount(connection)
+        world.end(name)
+    (world.directory / "a.toml").unlink()
+    (world.directory / "bad.toml").write_text("x")
+    assert run(world, "stop", "a", "b").output == "a: was not running\nb: was not running\n"
+    assert world.records.names() == ["b", "c"]
+    assert "there is no mount 'bad'" in str(run(world, "stop", "bad").exception)
 
 
 def test_names_are_checked_before_anything_is_done(world: FakeMounts) -> None:

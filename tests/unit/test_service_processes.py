@@ -122,17 +122,19 @@ def test_lock_of_a_mount_is_held_by_one(tmp_path: Path) -> None:
             assert is_locked
 
 
-def test_last_line_of_the_output_tells_what_has_failed(tmp_path: Path) -> None:
+def test_last_error_in_the_output_tells_what_has_failed(tmp_path: Path) -> None:
     records = Records(tmp_path)
-    assert records.last_words("name") == ""
+    assert records.last_error("name") == ""
     (tmp_path / "mounts").mkdir()
+    records.log("name").write_text("/mnt: eFuse, connection 33\n")
+    assert records.last_error("name") == "", "this is no error"
     records.log("name").write_text("begin\nefuse: it cannot be mounted\ntry: umount\n\n")
-    assert records.last_words("name") == "it cannot be mounted"
+    assert records.last_error("name") == "it cannot be mounted"
     records.shorten_log("name")
-    assert records.last_words("name") == "it cannot be mounted"
+    assert records.last_error("name") == "it cannot be mounted"
     records.log("name").write_bytes(b"x" * (1 << 20) + b"y")
     records.shorten_log("name")
-    assert records.last_words("name") == ""
+    assert records.log("name").read_bytes() == b""
 
 
 def test_holder_of_a_lock_is_found_without_a_lock(memory_path: Path) -> None:

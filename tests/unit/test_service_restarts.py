@@ -149,9 +149,9 @@ def test_delays_grow_while_a_mount_does_not_work(
         world.end("a", 3)
         if delay_s:
             assert service.step() == delay_s
-            assert f"a is started again in {delay_s:g} s: last words of a" in caplog.text
+            assert f"a is started again in {delay_s:g} s: the last error of a" in caplog.text
             assert len(world.starts()) == number
-            assert status(world, "a").problem == "last words of a"
+            assert status(world, "a").problem == "the last error of a"
         clock.now_s += delay_s
         service.step()
         number += 1
@@ -196,6 +196,21 @@ def test_mount_that_a_command_works_on_is_left_alone(world: FakeMounts, clock: C
     with world.records.locked("a"):
         service.step()
     assert world.records.load("a") is None
+
+
+def test_service_does_not_spin_while_a_command_works_on_a_mount(
+    world: FakeMounts, clock: Clock
+) -> None:
+    world.describe("a", what=TYPE)
+    service = begun(world, clock)
+    serves(world, service, "a", 33)
+    for number in (1, 2):
+        world.end("a")
+        world.set(33, "daemon", "dead")
+        assert (service.step() == 0.5) == (number == 2)
+    clock.now_s += 1
+    with world.records.locked("a"):
+        assert service.step() > 1
 
 
 def test_file_system_of_the_package_gets_a_successor_when_its_daemon_has_died(
