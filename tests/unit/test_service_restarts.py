@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from efuse.control.daemon_locks import DaemonLock, locked
 from efuse.service.actions import stop
 from efuse.service.parsing import described
 from efuse.service.seeing import State, see
-from efuse.service.serving import Service
+from efuse.service.serving import Service, serve
 from efuse.service.status import Status, statuses
 from tests.conftest import Eventually
 from tests.unit.fake_mounts import FakeMounts
@@ -104,6 +105,48 @@ def test_service_that_follows_a_killed_one_starts_nothing_twice(
         *("serving mount", "starting mount", "vanished mount", "vanished mount")
     ]
     assert world.process("starting").is_alive
+
+
+def serving(world: FakeMounts) -> int:
+    """Run the service in a process of its own; return its id once it has looked at all mounts."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            serve(world.directory, world.records, ready=lambda: os.close(write))
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(write)
+    # The processes that it has started close their descriptors before they do anything.
+    assert os.read(read, 1) == b""
+    os.close(read)
+    return pid
+
+
+def test_service_process_is_killed_reloads_and_ends_and_its_mounts_go_on(
+    world: FakeMounts, eventually: Eventually
+) -> None:
+    for name in ("a", "b"):
+        world.describe(name)
+    pid = serving(world)
+    eventually(lambda: len(world.starts()) == 2, what="the starts")
+    world.mount("a", 33)
+    os.kill(pid, signal.SIGKILL)
+    assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGKILL
+    assert world.records.service() is None
+    pid = serving(world)
+    found = world.records.service()
+    assert found is not None
+    assert found.process.pid == pid
+    world.describe("new")
+    assert found.process.send(signal.SIGHUP)
+    eventually(lambda: len(world.starts()) == 3, what="the start of the new mount")
+    assert sorted(world.starts()) == ["a mount", "b mount", "new mount"]
+    os.kill(pid, signal.SIGTERM)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert all(world.process(name).is_alive for name in ("a", "b", "new"))
 
 
 def test_process_with_a_reused_id_is_not_taken_for_the_started_one(
