@@ -16,7 +16,7 @@ from pathlib import Path
 from efuse.control import Connection
 from efuse.control.mounts import MOUNTINFO
 from efuse.display import shown
-from efuse.errors import ControlError, EfuseError
+from efuse.errors import EfuseError
 from efuse.service.actions import begin, remember
 from efuse.service.description import Description
 from efuse.service.parsing import described
@@ -88,16 +88,20 @@ class Service:
         The caller closes them.
         """
         for given in self.wanted.values():
-            record = self._records.load(given.name)
-            if record is None:
-                continue
-            if (fd := record.process.opened()) >= 0:
-                yield fd, select.POLLIN
-            with contextlib.suppress(ControlError, OSError):
-                if number := see(record, given.mountpoint).connection:
-                    fd = os.open(Connection(number).path / "daemon", os.O_RDONLY | os.O_CLOEXEC)
-                    os.pread(fd, 16, 0)  # only a later change is reported
-                    yield fd, select.POLLPRI
+            with contextlib.suppress(EfuseError):  # `step` has reported it
+                yield from self._watched(given)
+
+    def _watched(self, given: Description) -> Iterator[tuple[int, int]]:
+        record = self._records.load(given.name)
+        if record is None:
+            return
+        if (fd := record.process.opened()) >= 0:
+            yield fd, select.POLLIN
+        if number := see(record, given.mountpoint).connection:
+            with contextlib.suppress(OSError):  # it has ended
+                fd = os.open(Connection(number).path / "daemon", os.O_RDONLY | os.O_CLOEXEC)
+                yield fd, select.POLLPRI
+                os.pread(fd, 16, 0)  # only a later change is reported
 
     def _attend(self, given: Description) -> None:
         # A command that has the lock starts, replaces or stops the mount.
