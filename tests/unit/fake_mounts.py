@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,8 @@ class FakeMounts:
         self.sysfs = FakeSysfs(root)
         self.sysfs.everywhere(monkeypatch)
         self._mounted: dict[int, int] = {}
+        self._connections: dict[str, int] = {}
+        self._daemons: list[subprocess.Popen[bytes]] = []
         for name, fake in (
             ("seeing.numbered", self._numbered),
             ("seeing.number_of", lambda connection: self._mounted.get(connection, 0)),
@@ -72,6 +75,7 @@ class FakeMounts:
         """Mount, as the process of a mount does."""
         self.sysfs.add(connection, f"/{name}", **values)
         self._mounted[connection] = 1000 + connection
+        self._connections[name] = connection
 
     def set(self, connection: int, name: str, value: str) -> None:
         """Set an attribute of a connection."""
@@ -80,9 +84,24 @@ class FakeMounts:
     def unmount(self, connection: int) -> None:
         """Unmount, as any process does."""
         del self._mounted[connection]
+        self._connections = {n: c for n, c in self._connections.items() if c != connection}
         lines = self.sysfs.mountinfo.read_text().splitlines(keepends=True)
         left = [line for line in lines if f" 0:{connection} " not in line]
         self.sysfs.mountinfo.write_text("".join(left))
+
+    def begin_daemon(self, name: str) -> int:
+        """Start a process in place of the daemon of a mount, and return its id.
+
+        The mount waits for a successor when it has ended.
+        """
+        place = f"{self.sysfs.root}/connections/{self._connections[name]}"
+        script = (
+            f"sh -c 'echo $$ > {self.root}/new; mv {self.root}/new {self.root}/daemon\n"
+            f"exec sleep 1000'; echo dead > {place}/new; mv {place}/new {place}/daemon"
+        )
+        self._daemons.append(subprocess.Popen(["/bin/sh", "-c", script], stderr=subprocess.DEVNULL))
+        wait_for(lambda: (self.root / "daemon").exists(), what="the daemon")
+        return int((self.root / "daemon").read_text())
 
     def close(self) -> None:
         """End all processes that were started."""
@@ -91,6 +110,10 @@ class FakeMounts:
                 os.kill(pid, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
+        for daemon in self._daemons:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int((self.root / "daemon").read_text()), signal.SIGKILL)
+            daemon.wait()
 
     def _lines(self) -> list[str]:
         path = self.root / "starts"
@@ -102,16 +125,20 @@ class FakeMounts:
             f"echo {given.name} {how} $$ >> {self.root}/starts\n"
             f"echo efuse: the last error of {given.name}\n"
             f"[ -e {self.root}/{given.name}.fails ] && exit 1\n"
-            f"{'' if how == 'mount' else self._takeover(how)}"
+            f"{self._takeover(given.name)}"
             "while :; do sleep 0.01; done"
         )
         return ["/bin/sh", "-c", script]
 
-    def _takeover(self, connection: str) -> str:
-        """Return the part of a script that takes a mount over."""
-        attribute = f"{self.sysfs.root}/connections/{connection}/incarnation"
+    def _takeover(self, name: str) -> str:
+        """Return the part of a script that takes a mount over, if there is one."""
+        if name not in self._connections:
+            return ""
+        place = f"{self.sysfs.root}/connections/{self._connections[name]}"
         return (
-            f"echo $(($(cat {attribute}) + 1)) > {attribute}.new; mv {attribute}.new {attribute}\n"
+            f"echo $(($(cat {place}/incarnation) + 1)) > {place}/new\n"
+            f"mv {place}/new {place}/incarnation\n"
+            f"echo serving > {place}/new; mv {place}/new {place}/daemon\n"
         )
 
     def _numbered(self, number: int) -> Numbered | None:

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from efuse.cli.service import cli
 from efuse.control import Connection
 from efuse.errors import EfuseError
+from efuse.service.processes import Process
 from efuse.service.records import Records
 from efuse.service.serving import Service
 from tests.conftest import Eventually
@@ -60,6 +61,27 @@ def test_upgrade_replaces_one_daemon_after_the_other(world: FakeMounts) -> None:
     assert incarnations(world) == [1, 1, 1]
     changed = json.loads(run(world, "status", "--json").stdout)["mounts"]
     assert not any(each["changed"] for each in changed)
+
+
+def test_daemon_of_a_type_is_killed_and_followed(
+    world: FakeMounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    what = 'type = "passthrough"\nsource = "/srv"'
+    world.unmount(34)
+    world.end("b")
+    world.describe("b", what=what)
+    service = Service(world.directory, world.records)
+    service.reload()
+    service.step()
+    world.mount("b", 36)
+    service.step()
+    daemon = world.begin_daemon("b")
+    monkeypatch.setattr("efuse.service.actions.holders", lambda connection: {daemon})
+    world.describe("b", "recovery = 7", what=what)
+    assert run(world, "upgrade", "b").output == "b: upgraded\n"
+    assert Process.of(daemon) is None
+    connection = Connection(36)
+    assert (connection.incarnation, connection.recovery) == (1, 7)
 
 
 def test_upgrade_ends_at_the_first_failure(world: FakeMounts) -> None:
