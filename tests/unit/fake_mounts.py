@@ -111,7 +111,7 @@ class FakeMounts:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
         for daemon in self._daemons:
-            with contextlib.suppress(ProcessLookupError):
+            if daemon.poll() is None:
                 os.kill(int((self.root / "daemon").read_text()), signal.SIGKILL)
             daemon.wait()
 
