@@ -29,6 +29,7 @@ _NAVIGATION = {
         "tracing",
         "monitoring",
         "recovery",
+        "service",
         "troubleshooting",
     ],
     "Examples": [

@@ -13,7 +13,7 @@ import click
 from efuse.cli._filesystem import data_cache_capacity, size_options
 from efuse.cli._output import echo
 from efuse.cli._sizes import parse_size
-from efuse.control import CONSISTENCY, MOST_RECOVERY_S
+from efuse.control import CONSISTENCY, MOST_RECOVERY_S, PROMISES
 from efuse.display import shown
 from efuse.supervisor.policy import POLICIES
 
@@ -22,15 +22,6 @@ if TYPE_CHECKING:
     from efuse.profiles import Profile
 
 __all__ = ["Daemon", "RestartCommand", "daemon_options", "restart_options", "tell"]
-
-_PROMISES = (
-    "caller_independent",
-    "lazy_atime",
-    "no_flush",
-    "no_open",
-    "nodeid_per_file",
-    "stable_nodeids",
-)
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -48,7 +39,7 @@ def daemon_options(command: _F) -> _F:
             "--promise",
             "promises",
             multiple=True,
-            type=click.Choice(_PROMISES),
+            type=click.Choice(PROMISES),
             help="Promise that holds for this daemon; see docs/writing-a-file-system.md.",
         ),
         click.option(

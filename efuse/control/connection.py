@@ -24,6 +24,7 @@ __all__ = [
     "CONSISTENCY",
     "MOST_RECOVERY_S",
     "PATHS",
+    "PROMISES",
     "ROOT",
     "Connection",
     "DaemonExit",
@@ -37,6 +38,16 @@ ROOT = Path("/sys/fs/efuse")
 
 CONSISTENCY = ("strict", "ttl", "cto", "exclusive")
 """Consistency modes: how long the kernel may use what the daemon answered (docs/sysfs.md)."""
+
+PROMISES = (
+    "caller_independent",
+    "lazy_atime",
+    "no_flush",
+    "no_open",
+    "nodeid_per_file",
+    "stable_nodeids",
+)
+"""What may be promised for a daemon (docs/writing-a-file-system.md)."""
 
 MOST_RECOVERY_S = 86400
 """How long callers can wait for a successor of a daemon at most, in seconds."""

@@ -38,6 +38,7 @@ class Scope(enum.Enum):
     PLAIN_OPCODE = "plain_opcode"
     DEVICE = "device"
     DEVICE_MOUNT = "device_mount"
+    SERVICE_MOUNT = "service_mount"
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -58,6 +59,7 @@ _LABELS: Mapping[Scope, tuple[str, ...]] = {
     Scope.PLAIN_OPCODE: (*_MOUNT, "opcode"),
     Scope.DEVICE: ("device",),
     Scope.DEVICE_MOUNT: ("device", "mountpoint"),
+    Scope.SERVICE_MOUNT: ("name", "mountpoint"),
 }
 
 
@@ -438,6 +440,46 @@ _DEVICES = (
     ),
 )
 
+_SERVICE = (
+    _gauge(
+        "service_up",
+        Scope.ALL,
+        "service.up",
+        "1: the process of `efuse service` runs; absent if it has never run",
+    ),
+    _gauge(
+        "service_invalid_descriptions",
+        Scope.ALL,
+        "service.invalid",
+        "Descriptions of mounts that `efuse service` cannot use",
+    ),
+    Metric(
+        "efuse_service_mount_info",
+        Kind.INFO,
+        Scope.SERVICE_MOUNT,
+        "State of the described mount as a label; the value is always 1",
+        {"state": "seen.state"},
+    ),
+    _gauge(
+        "service_mount_up",
+        Scope.SERVICE_MOUNT,
+        "is_up",
+        "1: the described mount has a daemon, which answers",
+    ),
+    _counter(
+        "service_mount_successors",
+        Scope.SERVICE_MOUNT,
+        "seen.incarnation",
+        "Daemons that have taken the described mount over",
+    ),
+    _gauge(
+        "service_mount_waiting_requests",
+        Scope.SERVICE_MOUNT,
+        "seen.waiting",
+        "Requests of callers that wait for the daemon of the described mount",
+    ),
+)
+
 METRICS: tuple[Metric, ...] = (
     _gauge(
         "up", Scope.ALL, "up", "1: the module is loaded, and all requested values could be read"
@@ -449,5 +491,6 @@ METRICS: tuple[Metric, ...] = (
     *_MAPS,
     *_PLAIN,
     *_DEVICES,
+    *_SERVICE,
 )
 """All metrics, in the order of docs/monitoring.md."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from efuse.control import connections
 from efuse.errors import EfuseError
+from efuse.service.health import NO_SERVICE, Health, health
 from efuse.stats import (
     Counters,
     DeviceSample,
@@ -34,6 +35,7 @@ class Reading:
     """Samples of the mounts and devices at one scrape.
 
     :ivar problems: errors about requested things that could not be read.
+    :ivar service: what `efuse service` knows of its mounts.
     :ivar plain: samples of the plain FUSE mounts.
     :ivar plain_problem: the error that keeps plain FUSE mounts from being read, or their requests
         from being counted.
@@ -43,6 +45,7 @@ class Reading:
     mounts: tuple[Sample, ...] = ()
     devices: tuple[DeviceSample, ...] = ()
     problems: tuple[EfuseError, ...] = ()
+    service: Health = NO_SERVICE
     plain: tuple[Sample, ...] = ()
     plain_problem: EfuseError | None = None
     plain_missed: int = 0
@@ -81,7 +84,12 @@ def look(*, times: bool, with_maps: bool, plain: PlainMounts | None = None) -> R
         devices = read_devices()
     except EfuseError as error:
         problems.append(error)
-    found = Reading(tuple(mounts), devices, tuple(problems))
+    service = NO_SERVICE
+    try:
+        service = health()
+    except EfuseError as error:
+        problems.append(error)
+    found = Reading(tuple(mounts), devices, tuple(problems), service)
     if plain is None:
         return found
     try:

@@ -341,7 +341,7 @@ def test_every_field_of_the_samples_is_exported() -> None:
     told = {
         field
         for metric in METRICS
-        if metric.needs is not Needs.PLAIN
+        if metric.needs is not Needs.PLAIN and not metric.name.startswith("efuse_service_")
         for field in metric.fields.values()
     }
     plain = (Counters, PathCounters, Channel, MapUsage, DeviceSample, Sample)

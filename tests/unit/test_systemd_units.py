@@ -12,6 +12,7 @@ import pytest
 
 from efuse.cli._filesystem import Request, split_options
 from efuse.cli.mount import cli
+from efuse.cli.service import cli as service
 
 _UNITS = Path(__file__).resolve().parents[2] / "docs/examples/systemd"
 _INSTALLED = "/usr/local/bin/efuse"
@@ -24,14 +25,16 @@ def _read(name: str) -> configparser.ConfigParser:
     return parser
 
 
-@pytest.mark.parametrize("name", ["efuse-mount@.service", "mnt-data.mount"])
+@pytest.mark.parametrize("name", ["efuse.service", "efuse-mount@.service", "mnt-data.mount"])
 def test_unit_has_a_description_and_is_started_at_boot(name: str) -> None:
     unit = _read(name)
     assert unit["Unit"]["Description"]
     assert unit["Install"]["WantedBy"] == "multi-user.target"
 
 
-@pytest.mark.parametrize("name", ["efuse-mount@mnt-data.service", "mnt-data.mount"])
+@pytest.mark.parametrize(
+    "name", ["efuse.service", "efuse-mount@mnt-data.service", "mnt-data.mount"]
+)
 def test_systemd_analyze_verifies_the_units(name: str, tmp_path: Path) -> None:
     template = _UNITS / name.replace("@mnt-data", "@")
     # The units name another place of installation.
@@ -58,6 +61,14 @@ def test_command_of_the_service_is_a_valid_mount_command() -> None:
     given = cli.make_context("mount", words).params
     assert (given["what"], given["places"]) == ("passthrough", ("/srv/data", "/mnt/data"))
     assert given["consistency"] == "exclusive"
+
+
+def test_commands_of_the_service_for_all_mounts_exist() -> None:
+    unit = _read("efuse.service")["Service"]
+    assert unit["ExecStart"] == f"{_INSTALLED} service"
+    program, noun, word = unit["ExecReload"].split()
+    assert (program, noun, word in service.commands) == (_INSTALLED, "service", True)
+    assert unit["KillMode"] == "process", "systemd would end the daemons"
 
 
 def test_options_of_the_mount_unit_are_known() -> None:

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The command line of `efuse` that mounts what a description describes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+from efuse.service.description import Description
+
+__all__ = ["mounting", "taking_over"]
+
+_EFUSE = (sys.executable, "-P", "-m", "efuse.cli.main")
+
+
+def mounting(given: Description) -> list[str]:
+    """Return the command that mounts. For a *type*, it also takes over a mount that waits."""
+    if given.command:
+        return [*_EFUSE, "run", *_run_options(given), "--", *given.command]
+    options = (*given.options, f"recovery={_recovery(given)}")
+    words = [*_EFUSE, "mount", *_options(given), "-o", ",".join(options)]
+    for argument in given.arguments:
+        words += ["--arg", argument]
+    return [*words, "--", given.type, *([given.source] if given.source else []), given.mountpoint]
+
+
+def taking_over(given: Description, connection: int, *, force: bool) -> list[str]:
+    """Return the command that replaces the daemon of a *command*.
+
+    :param connection: number of the connection.
+    :param force: whether a daemon is killed that does not end otherwise.
+    """
+    words = [*_EFUSE, "takeover", *(["--force"] if force else []), *_run_options(given)]
+    return [*words, str(connection), "--", *given.command]
+
+
+def _recovery(given: Description) -> int:
+    return 0 if given.restart == "never" else given.recovery
+
+
+def _run_options(given: Description) -> Iterator[str]:
+    if given.restart != "never":
+        yield f"--restart={given.restart}"
+    yield f"--restart-within={given.recovery}"
+    if given.profile:
+        yield f"--profile={given.profile}"
+    for promise in given.promises:
+        yield f"--promise={promise}"
+    yield from _options(given)
+
+
+def _options(given: Description) -> Iterator[str]:
+    if given.consistency:
+        yield f"--consistency={given.consistency}"
+    for option, size in given.sizes:
+        yield f"{option}={size}"
+    if not given.channels:
+        yield "--no-channels"
+    if given.require:
+        yield "--require"

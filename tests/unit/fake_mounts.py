@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Mounts of `efuse service` that appear and vanish as a test wants; their processes are real."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from efuse.control.mounts import Numbered
+from efuse.service.description import Description
+from efuse.service.processes import Process
+from efuse.service.records import Records
+from tests.conftest import wait_for
+from tests.unit.fake_sysfs import FakeSysfs
+
+
+class FakeMounts:
+    """A fake sysfs, descriptions, records, and a command in place of each one of `efuse`.
+
+    The process that is started for a mount writes its id into the file `starts`, after the name of
+    the mount and what it does, and goes on until it is ended. A takeover succeeds, unless the test
+    has made the file NAME.fails.
+
+    :ivar directory: directory of the descriptions.
+    :ivar records: the records of the mounts.
+    """
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root, self.directory = root, root / "mounts.d"
+        self.directory.mkdir()
+        self.records = Records(root / "state")
+        self.sysfs = FakeSysfs(root)
+        self.sysfs.everywhere(monkeypatch)
+        self._mounted: dict[int, int] = {}
+        self._connections: dict[str, int] = {}
+        self._daemons: list[subprocess.Popen[bytes]] = []
+        for name, fake in (
+            ("seeing.numbered", self._numbered),
+            ("seeing.number_of", lambda connection: self._mounted.get(connection, 0)),
+            ("actions.mounting", lambda given: self._command(given, "mount")),
+            ("actions.taking_over", lambda given, number, force: self._command(given, f"{number}")),
+        ):
+            monkeypatch.setattr(f"efuse.service.{name}", fake)
+
+    def describe(self, name: str, more: str = "", *, what: str = 'command = ["x"]') -> None:
+        """Write the description of a mount at /NAME."""
+        text = f'mountpoint = "/{name}"\n{what}\n{more}\n'
+        (self.directory / f"{name}.toml").write_text(text)
+
+    def starts(self) -> list[str]:
+        """Return the starts so far, as ``NAME mount``, or ``NAME CONNECTION`` for a takeover."""
+        return [line.rpartition(" ")[0] for line in self._lines()]
+
+    def process(self, name: str) -> Process:
+        """Return the process that was started last for a mount."""
+        record = self.records.load(name)
+        assert record is not None
+        return record.process
+
+    def end(self, name: str, status: int = 0) -> None:
+        """End the process of a mount with a status."""
+        process = self.process(name)
+        begun = f" {process.pid}"
+        wait_for(lambda: any(line.endswith(begun) for line in self._lines()), what="its begin")
+        (self.root / "status").write_text(f"{status}\n")
+        process.send(signal.SIGUSR1)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+
+    def mount(self, name: str, connection: int, **values: str) -> None:
+        """Mount, as the process of a mount does."""
+        self.sysfs.add(connection, f"/{name}", **values)
+        self._mounted[connection] = 1000 + connection
+        self._connections[name] = connection
+
+    def set(self, connection: int, name: str, value: str) -> None:
+        """Set an attribute of a connection."""
+        (self.sysfs.root / f"connections/{connection}/{name}").write_text(f"{value}\n")
+
+    def unmount(self, connection: int) -> None:
+        """Unmount, as any process does."""
+        del self._mounted[connection]
+        self._connections = {n: c for n, c in self._connections.items() if c != connection}
+        lines = self.sysfs.mountinfo.read_text().splitlines(keepends=True)
+        left = [line for line in lines if f" 0:{connection} " not in line]
+        self.sysfs.mountinfo.write_text("".join(left))
+
+    def begin_daemon(self, name: str) -> int:
+        """Start a process in place of the daemon of a mount, and return its id.
+
+        The mount waits for a successor when it has ended.
+        """
+        place = f"{self.sysfs.root}/connections/{self._connections[name]}"
+        script = (
+            f"sh -c 'echo $$ > {self.root}/new; mv {self.root}/new {self.root}/daemon\n"
+            f"exec sleep 1000'; echo dead > {place}/new; mv {place}/new {place}/daemon"
+        )
+        self._daemons.append(subprocess.Popen(["/bin/sh", "-c", script], stderr=subprocess.DEVNULL))
+        wait_for(lambda: (self.root / "daemon").exists(), what="the daemon")
+        return int((self.root / "daemon").read_text())
+
+    def close(self) -> None:
+        """End all processes that were started."""
+        for pid in (int(line.split()[-1]) for line in self._lines()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+        for daemon in self._daemons:
+            if daemon.poll() is None:
+                os.kill(int((self.root / "daemon").read_text()), signal.SIGKILL)
+            daemon.wait()
+
+    def _lines(self) -> list[str]:
+        path = self.root / "starts"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def _command(self, given: Description, how: str) -> list[str]:
+        script = (
+            f"trap 'exit $(cat {self.root}/status)' USR1\n"
+            f"echo {given.name} {how} $$ >> {self.root}/starts\n"
+            f"echo efuse: the last error of {given.name}\n"
+            f"[ -e {self.root}/{given.name}.fails ] && exit 1\n"
+            f"{self._takeover(given.name)}"
+            "while :; do sleep 0.01; done"
+        )
+        return ["/bin/sh", "-c", script]
+
+    def _takeover(self, name: str) -> str:
+        """Return the part of a script that takes a mount over, if there is one."""
+        if name not in self._connections:
+            return ""
+        place = f"{self.sysfs.root}/connections/{self._connections[name]}"
+        return (
+            f"echo $(($(cat {place}/incarnation) + 1)) > {place}/new\n"
+            f"mv {place}/new {place}/incarnation\n"
+            f"echo serving > {place}/new; mv {place}/new {place}/daemon\n"
+        )
+
+    def _numbered(self, number: int) -> Numbered | None:
+        found = {n: c for c, n in self._mounted.items()}
+        return Numbered(number, 1, found[number], "efuse") if number in found else None
