@@ -15,10 +15,13 @@ import sys
 from efuse.module import live
 from tests.debug import kernel
 
-# These commands load the module, which needs a kernel whose headers are installed as a package.
 _LEFT_OUT = (
+    # These commands load the module, which needs a kernel whose headers are installed as a package.
     "--deselect",
     "tests/guest/test_documents.py::test_commands_of_the_documents_print_what_they_show[docs/storage-functions.md]",
+    # tests/debug/kernel.config has no suspend.
+    "--deselect",
+    "tests/guest/test_succession.py::test_waiting_caller_does_not_keep_the_machine_from_suspending",
 )
 
 
