@@ -222,6 +222,12 @@ def _await_service(
         ):
             remember(records, record, seen)
             return
+        if seen.state in (State.ENDING, State.FOREIGN):
+            process.send(signal.SIGTERM)
+            raise MountError(
+                f"{given.name} is not served: its mount was unmounted meanwhile (ENOTCONN)",
+                hint=f"efuse service start {given.name}",
+            )
         if has_ended and seen.state is not State.STARTING:
             why = records.last_error(given.name) or "its process has ended"
             raise MountError(

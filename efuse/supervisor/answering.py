@@ -92,6 +92,7 @@ class Situation:
     :ivar namespace: name of the mount namespace that was made for the daemon, a successor, so that
         its mount points are uncovered; empty if there is none.
     :ivar mounts: the mounts of the daemon and its predecessors.
+    :ivar left: the mounts that have another supervisor by now, whose daemon has replaced this one.
     :ivar ignores_umounts: whether the daemon is being ended, and its mounts are to stay.
     """
 
@@ -104,6 +105,7 @@ class Situation:
     contexts: tuple[int, ...]
     namespace: str = ""
     mounts: tuple[Known, ...] = ()
+    left: tuple[Known, ...] = ()
     ignores_umounts: bool = False
 
 
@@ -350,8 +352,9 @@ class Answering:
     def _umount(self) -> _Found:
         """Unmount for a successor, whose mount is not in its namespace.
 
-        The mounts stay if the daemon is being ended so that another one takes its place. They also
-        stay if `fusermount3` wants to unmount because a daemon that mounts with the option
+        The mounts stay if the daemon is being ended so that another one takes its place, and when
+        another one has taken it: a daemon closes its descriptors before it unmounts. They also stay
+        if `fusermount3` wants to unmount because a daemon that mounts with the option
         ``auto_unmount`` has ended.
         """
         target, flags = self._call.arguments[:2]
@@ -365,8 +368,9 @@ class Answering:
             place = self._place(path, follow=not flags & _UMOUNT_NOFOLLOW)
             place.enter()
             where = place.opened()
-            known = known_at(where, self._situation.mounts)
-            if known is not None and (stays or known in replaced):
+            known = known_at(where, (*self._situation.mounts, *self._situation.left))
+            left = {*replaced, *self._situation.left}
+            if known is not None and (stays or known in left):
                 return (reports.Done(),)
             if known is None or not uncovered:
                 return (reports.Leave(),)

@@ -111,6 +111,7 @@ class Errands:
         self.has_mounted = self.ignores_umounts = False
         self._listener, self._attach, self._first = listener, attach, first
         self._require, self._recovery_s, self._namespace = require, recovery_s, namespace
+        self._left: list[Known] = []
         self._errands: list[_Errand] = []
         self._given_up: list[tuple[Owner, Worker]] = []
         self._waiting: list[tuple[Notification, Owner]] = []
@@ -156,8 +157,9 @@ class Errands:
             self.ignores_umounts = False
 
     def let_go(self, mount: DaemonMount) -> None:
-        """Leave a mount to another supervisor."""
+        """Leave a mount to another supervisor. The daemon does not unmount it any more."""
         with self._lock:
+            self._left.append(Known(mount.connection, mount.number, mount.asked))
             self._abandon(mount)
 
     def end_all(self) -> None:
@@ -384,6 +386,7 @@ class Errands:
             contexts=tuple(self._contexts),
             namespace=self._namespace,
             mounts=tuple(Known(m.connection, m.number, m.asked) for m in self.mounts),
+            left=tuple(self._left),
             ignores_umounts=self.ignores_umounts,
         )
 

@@ -139,10 +139,15 @@ def read_until(path: Path, ends: Path) -> int:
     """Read an open file until *ends* exists, and compare its bytes; return how often."""
     number = 0
     with path.open("rb", buffering=0) as file:
-        while not ends.exists():
+
+        def is_over() -> bool:
+            nonlocal number
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             assert os.pread(file.fileno(), len(CONTENT) + 1, 0) == CONTENT
             number += 1
+            return ends.exists()
+
+        eventually(is_over, "the end of the test", deadline_s=900)
     return number
 
 

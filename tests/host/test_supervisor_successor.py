@@ -139,6 +139,33 @@ assert libc.umount2(os.fsencode(sys.argv[1]), 2) == 0
         assert _at(Path(predecessor.mountpoint)) == [predecessor.connection]
 
 
+@pytest.mark.parametrize("which", ["first", "successor"])
+def test_unmount_by_a_daemon_that_was_replaced_is_ignored(
+    which: str, stand_in: Path, predecessor: DaemonMount
+) -> None:
+    """A daemon that is asked to end closes its descriptor, is replaced, and then unmounts."""
+    script = """
+assert mount(sys.argv[1], opened()) == 0
+while not os.path.exists(sys.argv[2]):
+    time.sleep(0.01)
+assert libc.umount2(os.fsencode(sys.argv[1]), 2) == 0
+"""
+    (stand_in / "first").mkdir()
+    before = predecessor if which == "successor" else None
+    mountpoint = stand_in / "first" if before is None else Path(before.mountpoint)
+    ready = stand_in / "ready"
+    with scripted(script, mountpoint, ready, predecessor=before, recovery_s=60) as running:
+        events = running.events()
+        mount = next(events)
+        assert isinstance(mount, DaemonMount)
+        connection = mount.connection
+        running._errands.let_go(mount)
+        ready.touch()
+        assert [*events] == [Ended(0)]
+        assert _at(mountpoint) == [connection]
+    subprocess.run(["umount", "-l", mountpoint], check=True)
+
+
 _MOUNTS_ELSEWHERE = """
 assert mount(sys.argv[1], opened()) == 0
 os.chdir(sys.argv[2])

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from efuse.cli.service import cli
 from efuse.control import Connection
 from efuse.errors import EfuseError
+from efuse.service.description import Description
 from efuse.service.processes import Process
 from efuse.service.records import Records
 from efuse.service.serving import Service
@@ -94,6 +95,20 @@ def test_upgrade_ends_at_the_first_failure(world: FakeMounts) -> None:
     assert incarnations(world) == [1, 0, 0]
     told = json.loads(run(world, "status", "--json").stdout)["mounts"]
     assert [each["changed"] for each in told] == [False, True, False]
+
+
+def test_upgrade_ends_when_the_mount_is_unmounted_meanwhile(
+    world: FakeMounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unmount(given: Description, *_: object, **__: object) -> list[str]:
+        world.unmount(33)
+        return ["/bin/sleep", "600"]
+
+    monkeypatch.setattr("efuse.service.actions.taking_over", unmount)
+    done = run(world, "upgrade", "a")
+    assert str(done.exception) == "a is not served: its mount was unmounted meanwhile (ENOTCONN)"
+    process = world.process("a")
+    assert os.WTERMSIG(os.waitpid(process.pid, 0)[1]) == signal.SIGTERM
 
 
 def test_upgrade_of_what_cannot_be_replaced_is_refused(world: FakeMounts) -> None:
