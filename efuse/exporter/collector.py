@@ -121,6 +121,8 @@ def _rows(reading: Reading) -> Mapping[Scope, Sequence[_Row]]:
         found[Scope.DEVICE_MOUNT] += (
             ((device.name, mountpoint), device) for mountpoint in dict.fromkeys(device.mounts)
         )
+    if reading.service.up is not None:
+        found[Scope.SERVICE].append(((), reading.service))
     found[Scope.SERVICE_MOUNT] += (
         ((each.name, each.mountpoint), each) for each in reading.service.mounts
     )

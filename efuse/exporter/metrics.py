@@ -38,6 +38,7 @@ class Scope(enum.Enum):
     PLAIN_OPCODE = "plain_opcode"
     DEVICE = "device"
     DEVICE_MOUNT = "device_mount"
+    SERVICE = "service"
     SERVICE_MOUNT = "service_mount"
 
     @property
@@ -59,6 +60,7 @@ _LABELS: Mapping[Scope, tuple[str, ...]] = {
     Scope.PLAIN_OPCODE: (*_MOUNT, "opcode"),
     Scope.DEVICE: ("device",),
     Scope.DEVICE_MOUNT: ("device", "mountpoint"),
+    Scope.SERVICE: (),
     Scope.SERVICE_MOUNT: ("name", "mountpoint"),
 }
 
@@ -443,14 +445,14 @@ _DEVICES = (
 _SERVICE = (
     _gauge(
         "service_up",
-        Scope.ALL,
-        "service.up",
+        Scope.SERVICE,
+        "up",
         "1: the process of `efuse service` runs; absent if it has never run",
     ),
     _gauge(
         "service_invalid_descriptions",
-        Scope.ALL,
-        "service.invalid",
+        Scope.SERVICE,
+        "invalid",
         "Descriptions of mounts that `efuse service` cannot use",
     ),
     Metric(
