@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
+from efuse.errors import EfuseError
 from efuse.service.parsing import Described, described
 from efuse.service.records import Records
 from efuse.service.status import Status, statuses
@@ -34,14 +36,18 @@ def health(records: Records | None = None) -> Health:
     """Return the health of the service.
 
     :param records: what is remembered of the mounts; by default, where the service keeps it.
-    :raises EfuseError: the records or the descriptions cannot be read.
+    :raises EfuseError: another user can change the records, or mountinfo cannot be read.
     """
     records = records or Records()
     if not records.directory.exists():
         return NO_SERVICE
     service = records.service()
-    found = described(service.directory) if service is not None else Described({}, {})
+    found = Described({}, {})
+    if service is not None:
+        # They may hold passwords, so that only root may read them.
+        with contextlib.suppress(EfuseError):
+            found = described(service.directory)
     mounts = tuple(each for each in statuses(records, found) if each.mountpoint)
     if service is None:
         return Health(mounts, 0)
-    return Health(mounts, 1, len(found.errors))
+    return Health(mounts, 1, service.invalid)

@@ -70,10 +70,12 @@ class ServiceProcess:
 
     :ivar process: its process.
     :ivar directory: directory of the descriptions that it has read.
+    :ivar invalid: how many of them are invalid.
     """
 
     process: Process
     directory: Path
+    invalid: int
 
 
 class Records:
@@ -171,14 +173,21 @@ class Records:
                     f"the service cannot start: another one serves {self.directory} (EBUSY)",
                     hint="efuse service reload makes it read the descriptions again",
                 )
-            me = Process.of(os.getpid())
-            assert me is not None
-            told = {"process": dataclasses.asdict(me), "directory": str(directory)}
-            self._write(self.directory / "service.json", told)
+            self.note_service(directory, invalid=0)
             yield
             (self.directory / "service.json").unlink(missing_ok=True)
         finally:
             _unlock(fd)
+
+    def note_service(self, directory: Path, *, invalid: int) -> None:
+        """Record that this process is the service, and what it has read.
+
+        :raises EfuseError: another user can change the directory, or it cannot be written.
+        """
+        me = Process.of(os.getpid())
+        assert me is not None
+        told = {"process": dataclasses.asdict(me), "directory": str(directory), "invalid": invalid}
+        self._write(self.directory / "service.json", told)
 
     def service(self) -> ServiceProcess | None:
         """Return the service that runs; None if none does.
@@ -187,7 +196,8 @@ class Records:
         """
         with contextlib.suppress(FileNotFoundError, ValueError, TypeError, KeyError):
             told = json.loads(read_private(self.directory / "service.json"))
-            found = ServiceProcess(Process(**told["process"]), Path(told["directory"]))
+            process, directory = Process(**told["process"]), Path(told["directory"])
+            found = ServiceProcess(process, directory, told["invalid"])
             return found if found.process.is_alive else None
         return None
 

@@ -40,6 +40,7 @@ class Service:
     :param records: what is remembered of the mounts.
     :param clock: returns the time in seconds.
     :ivar wanted: the valid descriptions by name.
+    :ivar invalid: how many others there are.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Service:
     ) -> None:
         self._directory, self._records, self._clock = directory, records, clock
         self.wanted: dict[str, Description] = {}
+        self.invalid = 0
         self._restarts: dict[str, Restarts] = {}
         self._due: dict[str, float] = {}
         self._since: dict[str, float] = {}
@@ -65,7 +67,7 @@ class Service:
         for name in self.wanted.keys() - found.mounts.keys():
             self._due.pop(name, None)
             _log.warning("%s is not attended to: its description is gone or invalid", name)
-        self.wanted = {**found.mounts}
+        self.wanted, self.invalid = {**found.mounts}, len(found.errors)
 
     def step(self) -> float:
         """Look at each mount, and start what is to be started.
@@ -214,6 +216,7 @@ def serve(directory: Path, records: Records, *, ready: Callable[[], None]) -> Se
         MOUNTINFO.open("rb", buffering=0) as table,
     ):
         service.reload()
+        records.note_service(directory, invalid=service.invalid)
         wait_s = service.step()
         ready()
         while True:
@@ -221,6 +224,7 @@ def serve(directory: Path, records: Records, *, ready: Callable[[], None]) -> Se
             if signal.SIGHUP in seen:
                 seen.discard(signal.SIGHUP)
                 _reload(service)
+                records.note_service(directory, invalid=service.invalid)
             if seen:
                 return service
             wait_s = service.step()

@@ -101,8 +101,8 @@ def test_exporter_has_the_health_of_each_mount(
     world: FakeMounts, clock: Clock, service: Service
 ) -> None:
     world.set(33, "incarnation", "3")
-    (world.directory / "bad.toml").write_text("x")
     with world.records.serving(world.directory):
+        world.records.note_service(world.directory, invalid=1)
         assert not silent(world, service, sent=9, waiting=4)
         found = metrics()
         assert found["efuse_service_up"] == 1
@@ -117,6 +117,16 @@ def test_exporter_has_the_health_of_each_mount(
         found = metrics()
         assert found["efuse_service_mount_up"] == 0
         assert "efuse_service_mount_info waiting" in found
+
+
+def test_mounts_whose_descriptions_cannot_be_read_are_exported(
+    world: FakeMounts, service: Service
+) -> None:
+    with world.records.serving(world.directory / "gone"):
+        found = metrics()
+        assert found["efuse_service_up"] == 1
+        assert found["efuse_service_invalid_descriptions"] == 0
+        assert found["efuse_service_mount_up"] == 1
 
 
 def test_health_of_a_service_that_was_killed(world: FakeMounts, service: Service) -> None:

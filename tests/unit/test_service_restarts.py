@@ -139,11 +139,15 @@ def test_service_process_is_killed_reloads_and_ends_and_its_mounts_go_on(
     pid = serving(world)
     found = world.records.service()
     assert found is not None
-    assert found.process.pid == pid
+    assert (found.process.pid, found.invalid) == (pid, 0)
     world.describe("new")
+    (world.directory / "bad.toml").write_text("x")
     assert found.process.send(signal.SIGHUP)
     eventually(lambda: len(world.starts()) == 3, what="the start of the new mount")
     assert sorted(world.starts()) == ["a mount", "b mount", "new mount"]
+    found = world.records.service()
+    assert found is not None
+    assert found.invalid == 1
     os.kill(pid, signal.SIGTERM)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert all(world.process(name).is_alive for name in ("a", "b", "new"))
