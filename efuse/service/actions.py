@@ -8,8 +8,9 @@ import dataclasses
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
+from efuse.conditions import comes_true
 from efuse.control import Connection
 from efuse.control.daemon_locks import DaemonLock, locked
 from efuse.control.daemons import holders
@@ -84,7 +85,7 @@ def start(given: Description, records: Records) -> bool:
         )
     if seen.state is State.ENDING:
         assert record is not None
-        _await(lambda: not record.process.is_alive, _END_S)
+        comes_true(lambda: not record.process.is_alive, _END_S)
         seen = see(record, given.mountpoint)
     if seen.state in (State.SERVING, State.PLAIN):
         return False
@@ -150,7 +151,7 @@ def stop(record: Record, records: Records, *, lazy: bool, rest: str) -> bool:
             ) from error
     elif seen.supervisor:
         record.process.send(signal.SIGTERM)
-    if not _await(lambda: not record.process.is_alive, _END_S):
+    if not comes_true(lambda: not record.process.is_alive, _END_S):
         raise MountError(
             f"{record.name} was unmounted, but process {record.process.pid} does not end (EBUSY)",
             hint=f"kill {record.process.pid}",
@@ -192,7 +193,7 @@ def _without_daemon(given: Description, seen: Seen) -> Iterator[None]:
             # An id may have been used again meanwhile.
             if process is not None and pid in holders(connection.id):
                 process.send(signal.SIGKILL)
-        if not _await(lambda: connection.daemon != "serving", _END_S):
+        if not comes_true(lambda: connection.daemon != "serving", _END_S):
             raise MountError(
                 f"{given.name} cannot be upgraded: its daemon does not end (EBUSY)",
                 hint="efuse stat shows the processes that serve it",
@@ -234,13 +235,3 @@ def _await_service(
                 f"{given.name} is not served: {why}", hint=f"see {records.log(given.name)}"
             )
         time.sleep(_LOOK_S)
-
-
-def _await(condition: Callable[[], bool], most_s: float) -> bool:
-    """Wait for a condition, but not longer than that; tell whether it has come true."""
-    until = time.monotonic() + most_s
-    while not condition():
-        if time.monotonic() >= until:
-            return False
-        time.sleep(_LOOK_S)
-    return True

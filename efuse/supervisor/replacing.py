@@ -12,10 +12,10 @@ import contextlib
 import os
 import re
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
+from efuse.conditions import comes_true
 from efuse.control import Connection
 from efuse.control.daemon_locks import DaemonLock, is_locked, locked
 from efuse.control.daemons import holders
@@ -26,7 +26,6 @@ __all__ = ["without_daemon"]
 
 # How long a daemon may take to end, in seconds, and its supervisor to leave its mount.
 _END_S, _LEAVE_S = 10.0, 5.0
-_LOOK_S = 0.05
 _FORCE = "--force kills the daemon; what it has not written yet is lost"
 _CAUGHT = re.compile(r"^SigCgt:\s*([0-9a-f]+)$", re.MULTILINE)
 
@@ -76,7 +75,7 @@ def _hand_over(connection: Connection, mountpoint: str, *, force: bool) -> None:
             hint=f"umount {mountpoint}, and mount it again",
         )
     # The handlers of the last daemon belong to its supervisor.
-    _has_come(lambda: _is_left(connection), _LEAVE_S)
+    comes_true(lambda: _is_left(connection), _LEAVE_S)
 
 
 def _is_left(connection: Connection) -> bool:
@@ -124,7 +123,7 @@ def _has_ended_by(number: int, processes: list[int], connection: Connection) -> 
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(process, number)
-    return _has_come(lambda: connection.daemon != "serving", _END_S)
+    return comes_true(lambda: connection.daemon != "serving", _END_S)
 
 
 def _handles_sigterm(process: int) -> bool:
@@ -132,14 +131,4 @@ def _handles_sigterm(process: int) -> bool:
     with contextlib.suppress(OSError):
         told = _CAUGHT.search(Path(f"/proc/{process}/status").read_text(errors="replace"))
         return told is None or bool(int(told[1], 16) >> (signal.SIGTERM - 1) & 1)
-    return True
-
-
-def _has_come(condition: Callable[[], bool], most_s: float) -> bool:
-    """Wait for a condition, but not longer than that; tell whether it has come true."""
-    until = time.monotonic() + most_s
-    while not condition():
-        if time.monotonic() >= until:
-            return False
-        time.sleep(_LOOK_S)
     return True

@@ -19,6 +19,18 @@ from tests.conftest import wait_for
 from tests.unit.fake_sysfs import FakeSysfs
 
 
+class Clock:
+    """A clock that a test sets.
+
+    :ivar now_s: the time in seconds.
+    """
+
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
 class FakeMounts:
     """A fake sysfs, descriptions, records, and a command in place of each one of `efuse`.
 

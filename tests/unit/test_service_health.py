@@ -16,14 +16,7 @@ from efuse.service.health import NO_SERVICE, health
 from efuse.service.processes import Process
 from efuse.service.serving import Service
 from tests.unit.fake_configfs import FakeConfigfs
-from tests.unit.fake_mounts import FakeMounts
-
-
-class Clock:
-    now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
+from tests.unit.fake_mounts import Clock, FakeMounts
 
 
 @pytest.fixture

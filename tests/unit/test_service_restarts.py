@@ -20,16 +20,9 @@ from efuse.service.seeing import State, see
 from efuse.service.serving import Service, serve
 from efuse.service.status import Status, statuses
 from tests.conftest import Eventually
-from tests.unit.fake_mounts import FakeMounts
+from tests.unit.fake_mounts import Clock, FakeMounts
 
 TYPE = 'type = "passthrough"\nsource = "/srv"'
-
-
-class Clock:
-    now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 @pytest.fixture
