@@ -266,7 +266,8 @@ def test_daemon_that_ends_at_each_start_is_given_up(files: Path, mountpoint: Pat
             f"{mountpoint} has ended, because no daemon has taken it over in time: the daemon"
             " ended with status 7" in err
         )
-    assert len(starts(files)) > 2
+    # How many starts fit into the time depends on the machine.
+    assert len(starts(files)) >= 2
     assert not mounted(mountpoint)
 
 
