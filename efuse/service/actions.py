@@ -47,7 +47,7 @@ def begin(
     if seen.connection and given.command:
         command = taking_over(given, seen.connection, force=force)
     else:
-        command = mounting(given)
+        command = mounting(given, succeeds=seen.connection != 0)
     before = records.load(given.name)
     # What serves now was not started from this description, unless it succeeds.
     digest = before.digest if before is not None and replaces else given.digest
@@ -85,7 +85,12 @@ def start(given: Description, records: Records) -> bool:
         )
     if seen.state is State.ENDING:
         assert record is not None
-        comes_true(lambda: not record.process.is_alive, _END_S)
+        if not comes_true(lambda: not record.process.is_alive, _END_S):
+            raise MountError(
+                f"{given.name} cannot be started: process {record.process.pid} still serves what"
+                " was unmounted (EBUSY)",
+                hint="end the programs that use it",
+            )
         seen = see(record, given.mountpoint)
     if seen.state in (State.SERVING, State.PLAIN):
         return False

@@ -13,11 +13,15 @@ __all__ = ["mounting", "taking_over"]
 _EFUSE = (sys.executable, "-P", "-m", "efuse.cli.main")
 
 
-def mounting(given: Description) -> list[str]:
-    """Return the command that mounts. For a *type*, it also takes over a mount that waits."""
+def mounting(given: Description, *, succeeds: bool = False) -> list[str]:
+    """Return the command that mounts.
+
+    :param succeeds: whether a mount of a *type* waits, which the command takes over.
+    """
     if given.command:
         return [*_EFUSE, "run", *_run_options(given), "--", *given.command]
-    options = (*given.options, f"recovery={_recovery(given)}")
+    recovery = 0 if given.restart == "never" and not succeeds else given.recovery
+    options = (*given.options, f"recovery={recovery}")
     words = [*_EFUSE, "mount", *_options(given), "-o", ",".join(options)]
     for argument in given.arguments:
         words += ["--arg", argument]
@@ -32,10 +36,6 @@ def taking_over(given: Description, connection: int, *, force: bool) -> list[str
     """
     words = [*_EFUSE, "takeover", *(["--force"] if force else []), *_run_options(given)]
     return [*words, str(connection), "--", *given.command]
-
-
-def _recovery(given: Description) -> int:
-    return 0 if given.restart == "never" else given.recovery
 
 
 def _run_options(given: Description) -> Iterator[str]:

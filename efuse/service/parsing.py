@@ -108,7 +108,7 @@ def parsed(path: Path, text: str) -> Description:
         )
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also of numbers and tables that are too long
         raise UsageError(
             f"{path} is not valid TOML: {error} (EINVAL)",
             hint="docs/service.md has examples; strings need quotation marks",
@@ -125,6 +125,10 @@ def _is_text(value: Any) -> bool:
 
 def _is_texts(value: Any) -> bool:
     return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _is_profile(value: Any) -> bool:
+    return _is_text(value) and (value == "none" or value in all_profiles())
 
 
 def _is_path(value: Any) -> bool:
@@ -155,7 +159,7 @@ def _is_arguments(value: Any) -> bool:
 _KEYS: Mapping[str, tuple[str, _Check, str]] = {
     "mountpoint": ("", _is_path, "an absolute path"),
     "command": ("command", lambda v: _is_texts(v) and v != [], "a list of strings"),
-    "profile": ("command", lambda v: v == "none" or v in all_profiles(), "a name of a profile"),
+    "profile": ("command", _is_profile, "a name of a profile"),
     "promises": (
         "command",
         lambda v: _is_texts(v) and {*v} <= {*PROMISES},
@@ -165,14 +169,18 @@ _KEYS: Mapping[str, tuple[str, _Check, str]] = {
     "source": ("type", _is_path, "an absolute path"),
     "arguments": ("type", _is_arguments, "a table of names and values"),
     "options": ("type", _is_option, "a list of mount options, without recovery"),
-    "consistency": ("", lambda v: v in CONSISTENCY, f"one of {', '.join(CONSISTENCY)}"),
+    "consistency": (
+        "",
+        lambda v: _is_text(v) and v in CONSISTENCY,
+        f"one of {', '.join(CONSISTENCY)}",
+    ),
     "data_cache": ("", _is_size, "a size, such as '64M'"),
     "max_request": ("", _is_size, "a size, such as '1M'"),
     "max_readdir": ("", _is_size, "a size, such as '64K'"),
     "channels": ("", _is_flag, "true or false"),
     "require": ("", _is_flag, "true or false"),
     "recovery": ("", _is_seconds, f"a number of seconds from 1 to {MOST_RECOVERY_S}"),
-    "restart": ("", lambda v: v in RESTARTS, f"one of {', '.join(RESTARTS)}"),
+    "restart": ("", lambda v: _is_text(v) and v in RESTARTS, f"one of {', '.join(RESTARTS)}"),
 }
 
 

@@ -211,8 +211,8 @@ def serve(directory: Path, records: Records, *, ready: Callable[[], None]) -> Se
     """
     service = Service(directory, records)
     with (
-        records.serving(directory),
         _signals() as (wakes, seen),
+        records.serving(directory),
         MOUNTINFO.open("rb", buffering=0) as table,
     ):
         service.reload()

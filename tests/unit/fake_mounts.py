@@ -54,7 +54,7 @@ class FakeMounts:
         for name, fake in (
             ("seeing.numbered", self._numbered),
             ("seeing.number_of", lambda connection: self._mounted.get(connection, 0)),
-            ("actions.mounting", lambda given: self._command(given, "mount")),
+            ("actions.mounting", lambda given, succeeds: self._command(given, "mount")),
             ("actions.taking_over", lambda given, number, force: self._command(given, f"{number}")),
         ):
             monkeypatch.setattr(f"efuse.service.{name}", fake)

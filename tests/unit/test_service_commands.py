@@ -133,6 +133,19 @@ def test_start_waits_until_the_mount_is_served(world: FakeMounts) -> None:
     assert world.starts()[3:] == ["a mount"]
 
 
+def test_start_ends_no_daemon_whose_unmounted_file_system_is_used(
+    world: FakeMounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("efuse.service.actions._END_S", 0.0)
+    process = world.process("a")
+    world.unmount(33)
+    done = run(world, "start", "a")
+    told = f"a cannot be started: process {process.pid} still serves what was unmounted (EBUSY)"
+    assert str(done.exception) == told
+    assert process.is_alive
+    assert world.process("a") == process
+
+
 def test_stopped_mount_without_a_description_is_forgotten(world: FakeMounts) -> None:
     for name, connection in (("a", 33), ("b", 34)):
         world.unmount(connection)

@@ -78,6 +78,11 @@ def test_type_is_mounted_with_its_options() -> None:
     assert (found["what"], found["places"]) == ("passthrough", ("/srv/b", "/mnt/b"))
     assert found["options"] == ("allow_other,ro,recovery=60",)
     assert found["require"] is True
+    never = parse(TYPE + 'restart = "never"\n')
+    assert params(mount, "mount", mounting(never))["options"] == ("allow_other,ro,recovery=0",)
+    # A mount that waits is only taken over with recovery.
+    found = params(mount, "mount", mounting(never, succeeds=True))
+    assert found["options"] == ("allow_other,ro,recovery=60",)
     found = params(mount, "mount", mounting(parse(CLASS)))
     assert (found["what"], found["places"]) == ("mypackage.myfs:MyFs", ("/mnt/c",))
     assert found["arguments"] == ("size=10", "name='x y'")
@@ -104,6 +109,9 @@ def test_digest_differs_when_a_value_differs_and_identity_when_the_mount_does() 
         (COMMAND.replace("64M", "64X"), "line 6: data_cache cannot be used: '64X' is not a size"),
         (COMMAND.replace("no_flush", "no"), "line 4: promises cannot be used: "),
         (COMMAND.replace('"none"', '"nothing"'), "line 3: profile cannot be used: 'nothing' is"),
+        (COMMAND.replace('"none"', '["none"]'), "line 3: profile cannot be used: ['none'] is not"),
+        (COMMAND.replace("30", "3" * 5000), "is not valid TOML: "),
+        (COMMAND + "a = " + "[" * 5000 + "]" * 5000, "is not valid TOML: "),
         (COMMAND.replace("exclusive", "x"), "line 5: consistency cannot be used: 'x' is not one"),
         (COMMAND.replace("on-failure", "x"), "line 9: restart cannot be used: 'x' is not one of"),
         (COMMAND.replace("/mnt/a/", "mnt"), "line 1: mountpoint cannot be used: 'mnt' is not an"),
