@@ -118,18 +118,21 @@ def test_unmount_by_a_successor_is_made_outside(predecessor: DaemonMount) -> Non
     assert not _at(Path(predecessor.mountpoint))
 
 
-def test_unmount_by_a_successor_that_is_being_ended_is_ignored(
-    predecessor: DaemonMount, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script = """
+_UNMOUNTS_LATER = """
+# Unmounts when a file is there.
 assert mount(sys.argv[1], opened()) == 0
 while not os.path.exists(sys.argv[2]):
     time.sleep(0.01)
 assert libc.umount2(os.fsencode(sys.argv[1]), 2) == 0
 """
+
+
+def test_unmount_by_a_successor_that_is_being_ended_is_ignored(
+    predecessor: DaemonMount, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ready = Path(predecessor.mountpoint).parent / "ready"
     with scripted(
-        script, predecessor.mountpoint, ready, predecessor=predecessor, recovery_s=60
+        _UNMOUNTS_LATER, predecessor.mountpoint, ready, predecessor=predecessor, recovery_s=60
     ) as running:
         events = running.events()
         assert next(events) == predecessor
@@ -144,17 +147,11 @@ def test_unmount_by_a_daemon_that_was_replaced_is_ignored(
     which: str, stand_in: Path, predecessor: DaemonMount
 ) -> None:
     """A daemon that is asked to end closes its descriptor, is replaced, and then unmounts."""
-    script = """
-assert mount(sys.argv[1], opened()) == 0
-while not os.path.exists(sys.argv[2]):
-    time.sleep(0.01)
-assert libc.umount2(os.fsencode(sys.argv[1]), 2) == 0
-"""
     (stand_in / "first").mkdir()
     before = predecessor if which == "successor" else None
     mountpoint = stand_in / "first" if before is None else Path(before.mountpoint)
     ready = stand_in / "ready"
-    with scripted(script, mountpoint, ready, predecessor=before, recovery_s=60) as running:
+    with scripted(_UNMOUNTS_LATER, mountpoint, ready, predecessor=before, recovery_s=60) as running:
         events = running.events()
         mount = next(events)
         assert isinstance(mount, DaemonMount)
