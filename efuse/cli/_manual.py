@@ -65,7 +65,9 @@ def _paragraph(prose: str) -> list[str]:
 
 def _list(entries: list[tuple[str, str]]) -> Iterator[str]:
     for name, prose in entries:
-        yield from (".TP", rf"\fB{_roff(name)}\fR", *(_paragraph(prose) or [r"\&"]))
+        # A long list of choices may be broken after each.
+        bold = _roff(name).replace("|", r"|\:")
+        yield from (".TP", rf"\fB{bold}\fR", *(_paragraph(prose) or [r"\&"]))
 
 
 def _text(context: click.Context, section: str) -> str:

@@ -42,6 +42,7 @@ CONSISTENCY = ("strict", "ttl", "cto", "exclusive")
 PROMISES = (
     "caller_independent",
     "lazy_atime",
+    "lazy_open",
     "no_flush",
     "no_open",
     "nodeid_per_file",
@@ -162,6 +163,7 @@ class Connection:
     no_open = switch("file handles mean nothing to the daemon: the kernel may answer OPEN")
     no_flush = switch("FLUSH does nothing in the daemon when nothing was written")
     lazy_atime = switch("access times may be reported late")
+    lazy_open = switch("a file that was opened for reading can be opened again, without an effect")
     revalidate = switch(
         "data outlives its timeout while its file has the same mtime, ctime and size", default="1"
     )

@@ -144,7 +144,7 @@ int fuse_simple_background(struct fuse_mount *fm, struct fuse_args *args, gfp_t 
 
 	efuse_begin(args);
 	efuse_count(ec, args->opcode, EFUSE_REQUESTS);
-	if (efuse_local_release(args)) {
+	if (efuse_local_release(ec, args)) {
 		efuse_released(ec, fm, args);
 		efuse_args_end(fm, args, 0);
 		return 0;

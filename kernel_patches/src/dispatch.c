@@ -46,7 +46,7 @@ static efuse_handler_t efuse_handler(const struct efuse_ops *ops, u32 opcode)
 	}
 }
 
-/* Counts and traces a RELEASE of a file that the kernel opened itself. */
+/* Counts and traces a RELEASE or FLUSH of a file that the kernel opened itself. */
 void efuse_released(struct efuse_conn *ec, struct fuse_mount *fm, struct fuse_args *args)
 {
 	efuse_count(ec, args->opcode, EFUSE_HITS);
@@ -130,6 +130,10 @@ static bool efuse_handled(struct efuse_req *req)
 	if (req->replied) {
 		if (verdict != EFUSE_REPLIED)
 			this_cpu_inc(ec->stats->invalid_verdicts);
+		if (!efuse_handle_later(ec, req->args)) {
+			req->replied = false;
+			return efuse_passed(req, EFUSE_DECLINED);
+		}
 		req->args->efuse.answered_by = EFUSE_ANSWERED_BY_HANDLER;
 		efuse_count(ec, opcode, EFUSE_HITS);
 		return true;
@@ -149,9 +153,10 @@ static bool efuse_handled(struct efuse_req *req)
 /*
  * Is this the RELEASE of a file that the kernel opened itself? The daemon does not know its handle
  * and need not see the RELEASE. But if a flock was taken through the file, the daemon has that
- * lock, and only the RELEASE tells it that the lock ends.
+ * lock, and only the RELEASE tells it that the lock ends. It must see the RELEASE, too, if it was
+ * asked for a handle since.
  */
-bool efuse_local_release(const struct fuse_args *args)
+bool efuse_local_release(struct efuse_conn *ec, const struct fuse_args *args)
 {
 	const struct fuse_release_in *in;
 
@@ -159,7 +164,20 @@ bool efuse_local_release(const struct fuse_args *args)
 	    !args->efuse.local)
 		return false;
 	in = efuse_req_in(args, sizeof(*in));
-	return !(in && in->release_flags & FUSE_RELEASE_FLOCK_UNLOCK);
+	if (in && in->release_flags & FUSE_RELEASE_FLOCK_UNLOCK)
+		return false;
+	return efuse_handle_drop(ec, efuse_arg_fh(args));
+}
+
+/*
+ * Is this the FLUSH of a file that the daemon does not know to be open? Nothing was written to it.
+ * A FLUSH also ends the locks that its process has taken through other opens of the file: it is
+ * sent if the daemon may have such locks.
+ */
+static bool efuse_local_flush(struct efuse_conn *ec, const struct fuse_args *args)
+{
+	return args->opcode == FUSE_FLUSH && args->efuse.local && ec->fc->no_lock &&
+	       efuse_handle_unopened(ec, efuse_arg_fh(args));
 }
 
 /**
@@ -214,7 +232,7 @@ ssize_t efuse_simple_request(struct mnt_idmap *idmap, struct fuse_mount *fm,
 
 	if (!ec)
 		return __fuse_simple_request(idmap, fm, args);
-	if (efuse_local_release(args)) {
+	if (efuse_local_release(ec, args) || efuse_local_flush(ec, args)) {
 		efuse_begin(args);
 		efuse_count(ec, args->opcode, EFUSE_REQUESTS);
 		efuse_released(ec, fm, args);

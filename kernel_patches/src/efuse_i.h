@@ -72,7 +72,7 @@ void efuse_sysfs_remove(struct efuse_conn *ec);
 bool efuse_answer_now(struct efuse_req *req, struct efuse_conn *ec, struct fuse_mount *fm,
 		      struct fuse_args *args);
 bool efuse_passed(struct efuse_req *req, enum efuse_counter reason);
-bool efuse_local_release(const struct fuse_args *args);
+bool efuse_local_release(struct efuse_conn *ec, const struct fuse_args *args);
 void efuse_released(struct efuse_conn *ec, struct fuse_mount *fm, struct fuse_args *args);
 
 /* forget.c */

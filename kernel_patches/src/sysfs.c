@@ -122,6 +122,9 @@ static ssize_t efuse_declaration_store(struct kobject *kobj, struct kobj_attribu
 	if (err)
 		return err;
 	ended = READ_ONCE(*declared) && !value;
+	/* First: FUSE needs a number for a handle that the daemon was not asked for. */
+	if (value && declared == &ec->lazy_open)
+		efuse_recovery_translate(ec);
 	WRITE_ONCE(*declared, value);
 	efuse_epoch_void(ec);
 	/* FUSE's own caches may rely on the declaration that has ended. */
@@ -142,11 +145,12 @@ static struct efuse_declaration efuse_declarations[] = {
 	EFUSE_DECLARATION(no_open),
 	EFUSE_DECLARATION(no_flush),
 	EFUSE_DECLARATION(lazy_atime),
+	EFUSE_DECLARATION(lazy_open),
 	EFUSE_DECLARATION(revalidate),
 };
 
 /* efuse_conn_attrs[] lists each of them. */
-static_assert(ARRAY_SIZE(efuse_declarations) == 7);
+static_assert(ARRAY_SIZE(efuse_declarations) == 8);
 
 static ssize_t epoch_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
 {
@@ -270,6 +274,7 @@ static struct attribute *efuse_conn_attrs[] = {
 	&efuse_declarations[4].attr.attr,
 	&efuse_declarations[5].attr.attr,
 	&efuse_declarations[6].attr.attr,
+	&efuse_declarations[7].attr.attr,
 	&epoch_attr.attr,
 	&invalidate_attr.attr,
 	&abort_attr.attr,

@@ -500,7 +500,7 @@ def test_ioctl_voids_the_inode_unless_the_daemon_lacks_it(
 
 _DECLARATIONS = (
     *("stable_nodeids", "nodeid_per_file", "caller_independent"),
-    *("no_open", "no_flush", "lazy_atime"),
+    *("no_open", "no_flush", "lazy_atime", "lazy_open"),
 )
 
 

@@ -36,6 +36,7 @@ VALUES = {
     "no_open": "0",
     "no_flush": "0",
     "lazy_atime": "0",
+    "lazy_open": "0",
     "revalidate": "1",
     "recovery": "0",
     "daemon": "serving",

@@ -202,6 +202,7 @@ def test_declarations_are_written_before_anything_is_answered() -> None:
         "no_open": True,
         "no_flush": False,
         "lazy_atime": False,
+        "lazy_open": False,
         "revalidate": True,
         "max_request": 1 << 20,
         "max_readdir": 32 << 10,

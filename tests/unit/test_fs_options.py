@@ -31,6 +31,7 @@ def test_options_promise_nothing_by_default() -> None:
         "no_open",
         "no_flush",
         "lazy_atime",
+        "lazy_open",
     )
 
 

@@ -398,10 +398,24 @@ int efuse_answer_blob(struct efuse_req *req, const void *mem, u32 size)
 	return efuse_replied(req, ret);
 }
 
+/*
+ * May the kernel open a file itself? Then the nodeid is the handle; or the daemon is asked for a
+ * handle when a request needs one, and @later is set.
+ */
+static bool efuse_opens_itself(const struct efuse_req *req, bool *later)
+{
+	if (efuse_arg_flags(req->args) & O_TRUNC)
+		return false;
+	*later = !READ_ONCE(req->ec->no_open);
+	return *later ? efuse_opens_later(req->ec, req->args) :
+			READ_ONCE(req->ec->consistency) != EFUSE_CTO;
+}
+
 int efuse_answer_grant(struct efuse_req *req, const void *mem, u32 size)
 {
 	struct fuse_args *args = req->args;
 	u8 mode = READ_ONCE(req->ec->consistency);
+	bool later = false;
 	struct efuse_grant_key key;
 	struct efuse_grant grant;
 	enum efuse_counter reason;
@@ -411,8 +425,7 @@ int efuse_answer_grant(struct efuse_req *req, const void *mem, u32 size)
 		return efuse_decline(req, EFUSE_DECLINED);
 	if (args->opcode != FUSE_ACCESS &&
 	    ((args->opcode != FUSE_OPEN && args->opcode != FUSE_OPENDIR) ||
-	     !READ_ONCE(req->ec->no_open) || mode == EFUSE_CTO ||
-	     efuse_arg_flags(args) & O_TRUNC))
+	     !efuse_opens_itself(req, &later)))
 		return efuse_decline(req, EFUSE_DECLINED);
 	memcpy(&grant, mem, sizeof(grant));
 
@@ -439,7 +452,8 @@ int efuse_answer_grant(struct efuse_req *req, const void *mem, u32 size)
 		return efuse_decline(req, EFUSE_DECLINED);
 	out = efuse_out_open(args);
 	memset(out, 0, sizeof(*out));
-	out->fh = args->nodeid;
+	/* Later: efuse_handle_later() gives it a number. */
+	out->fh = later ? 0 : args->nodeid;
 	out->open_flags = grant.open_flags | EFUSE_FOPEN_LOCAL;
 	if (mode == EFUSE_EXCLUSIVE && !(grant.open_flags & FOPEN_DIRECT_IO))
 		out->open_flags |= efuse_extended_open(req, out->fh);

@@ -314,6 +314,9 @@ static bool efuse_file_written(struct fuse_file *ff)
 
 void efuse_flush_args(struct file *file, struct fuse_args *args)
 {
+	const struct fuse_file *ff = file->private_data;
+
+	args->efuse.local = ff->open_flags & EFUSE_FOPEN_LOCAL;
 	args->efuse.written = efuse_file_written(file->private_data);
 	/* If the daemon keeps the locks itself, the kernel does not know them. */
 	args->efuse.locked = !get_fuse_conn(file_inode(file))->no_lock ||

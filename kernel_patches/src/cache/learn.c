@@ -412,11 +412,16 @@ static bool efuse_learn_handle(struct efuse_learn_context *ctx, u64 fh)
 /* Has the daemon granted something that the kernel may grant again? @open: the reply of an OPEN. */
 static bool efuse_grant_lasts(struct efuse_learn_context *ctx, const struct fuse_open_out *open)
 {
+	const struct efuse_conn *ec = ctx->req->ec;
+
 	if (ctx->req->error)
 		return false;
-	return !open || (!(open->open_flags & FOPEN_PASSTHROUGH) &&
-			 READ_ONCE(ctx->req->ec->no_open) && efuse_learn_handle(ctx, open->fh) &&
-			 !(efuse_arg_flags(ctx->req->args) & O_TRUNC));
+	if (!open)
+		return true;
+	if (open->open_flags & FOPEN_PASSTHROUGH || efuse_arg_flags(ctx->req->args) & O_TRUNC)
+		return false;
+	return (READ_ONCE(ec->no_open) && efuse_learn_handle(ctx, open->fh)) ||
+	       efuse_opens_later(ec, ctx->req->args);
 }
 
 static void efuse_learn_grant(struct efuse_learn_context *ctx)

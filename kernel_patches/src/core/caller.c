@@ -144,14 +144,14 @@ bool efuse_caller_is(struct efuse_req *req, const struct efuse_stamp *stamp)
  *
  * A listing can be cached only if answers do not depend on the caller, since one caller got it and
  * others will see it. Where the listing ends, FUSE reads on with the handle of another open. So
- * positions must mean the same with all handles of the directory.
+ * positions must mean the same with all handles of the directory, as `lazy_open` declares.
  *
  * Return: FOPEN_* to add to the reply's
  */
 u32 efuse_extended_open(const struct efuse_req *req, u64 fh)
 {
 	if (req->args->opcode == FUSE_OPENDIR && efuse_conn_caller_free(req->ec) &&
-	    efuse_handle_is_any(req->args, fh))
+	    (efuse_handle_is_any(req->args, fh) || efuse_opens_later(req->ec, req->args)))
 		return FOPEN_KEEP_CACHE | FOPEN_CACHE_DIR;
 	return FOPEN_KEEP_CACHE;
 }

@@ -349,6 +349,8 @@ struct efuse_recovery {
  * @no_open: declared: the daemon needs no file handles
  * @no_flush: declared: the daemon needs no FLUSH of a file that was not written
  * @lazy_atime: declared: the reported atime need not include the latest reads
+ * @lazy_open: declared: a file that was opened for reading can be opened again, see
+ *	       efuse_opens_later()
  * @revalidate: what was read outlives its timeout if its version has not changed: see version.c
  * @no_terminals: the daemon does not implement the IOCTL of isatty(3): see terminal.c
  * @clock_offset: CLOCK_REALTIME less CLOCK_MONOTONIC, in ns, as far as it was looked at
@@ -411,6 +413,7 @@ struct efuse_conn {
 	bool no_open;
 	bool no_flush;
 	bool lazy_atime;
+	bool lazy_open;
 	bool revalidate;
 	bool no_terminals;
 	atomic64_t clock_offset;
@@ -585,6 +588,7 @@ struct fuse_statx_out *efuse_out_statx(const struct fuse_args *args);
 struct fuse_attr efuse_statx_attr(const struct fuse_statx *stat);
 struct fuse_open_out *efuse_out_open(const struct fuse_args *args);
 bool efuse_handle_is_any(const struct fuse_args *args, u64 fh);
+bool efuse_opens_later(const struct efuse_conn *ec, const struct fuse_args *args);
 
 static inline bool efuse_is_io(const struct fuse_args *args)
 {

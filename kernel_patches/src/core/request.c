@@ -446,6 +446,22 @@ bool efuse_handle_is_any(const struct fuse_args *args, u64 fh)
 	return !fh || fh == args->nodeid || (fh & EFUSE_FH_OWN && !(fh & EFUSE_FH_KEPT));
 }
 
+/**
+ * efuse_opens_later - may the daemon be asked to open a file when a request needs the handle?
+ * @ec: connection
+ * @args: an OPEN or OPENDIR
+ *
+ * A daemon with `lazy_open` that has granted it once would do so again. In other modes than
+ * exclusive, each OPEN may also tell the daemon to look at what others have changed. An OPEN for
+ * writing may have an effect.
+ */
+bool efuse_opens_later(const struct efuse_conn *ec, const struct fuse_args *args)
+{
+	return READ_ONCE(ec->lazy_open) && READ_ONCE(ec->consistency) == EFUSE_EXCLUSIVE &&
+	       (efuse_arg_flags(args) & (O_ACCMODE | O_TRUNC)) == O_RDONLY &&
+	       !efuse_may_ring(ec->fc);
+}
+
 /* The handle and open flags in the answer, or NULL if the opcode does not open anything. */
 struct fuse_open_out *efuse_out_open(const struct fuse_args *args)
 {

@@ -22,19 +22,20 @@ static bool efuse_opens_directory(const struct fuse_args *args)
  * efuse_handle_add - the daemon has opened a file: give FUSE a number for the handle
  * @ec: connection
  * @args: the OPEN, OPENDIR, CREATE or TMPFILE, with its reply
- * @incarnation: number of the daemon
+ * @incarnation: number of the daemon; EFUSE_NOT_OPENED if no daemon has opened the file
  *
  * Without memory FUSE gets the daemon's handle, and the file ends with the daemon.
  *
  * Context: process context, may sleep.
+ * Return: whether there was memory
  */
-void efuse_handle_add(struct efuse_conn *ec, const struct fuse_args *args, u32 incarnation)
+bool efuse_handle_add(struct efuse_conn *ec, const struct fuse_args *args, u32 incarnation)
 {
 	struct fuse_open_out *open = efuse_out_open(args);
 	struct efuse_handle *handle = kzalloc(sizeof(*handle), GFP_KERNEL_ACCOUNT);
 
 	if (!handle)
-		return;
+		return false;
 	mutex_init(&handle->lock);
 	handle->number = atomic64_inc_return(&ec->recovery.next_handle);
 	handle->daemon = open->fh;
@@ -44,10 +45,40 @@ void efuse_handle_add(struct efuse_conn *ec, const struct fuse_args *args, u32 i
 	handle->dir = efuse_opens_directory(args);
 	if (xa_err(xa_store(&ec->recovery.handles, handle->number, handle, GFP_KERNEL_ACCOUNT))) {
 		kfree(handle);
-		return;
+		return false;
 	}
 	handle->cred = get_current_cred();
 	open->fh = handle->number;
+	return true;
+}
+
+/**
+ * efuse_handle_later - give FUSE a number for a handle that the daemon was not asked for
+ * @ec: connection
+ * @args: an OPEN or OPENDIR that was answered in the kernel, see efuse_answer_grant()
+ *
+ * The daemon is asked when a request needs the handle: see efuse_ids_find().
+ *
+ * Context: process context, may sleep.
+ * Return: false if there is no memory: then the daemon has to be asked now
+ */
+bool efuse_handle_later(struct efuse_conn *ec, const struct fuse_args *args)
+{
+	const struct fuse_open_out *open = efuse_out_open(args);
+
+	return !open || open->fh || efuse_handle_add(ec, args, EFUSE_NOT_OPENED);
+}
+
+/**
+ * efuse_handle_unopened - was the daemon never asked to open a file that FUSE has open?
+ * @ec: connection
+ * @number: FUSE's handle
+ */
+bool efuse_handle_unopened(struct efuse_conn *ec, u64 number)
+{
+	const struct efuse_handle *handle = efuse_handle_find(ec, number);
+
+	return handle && READ_ONCE(handle->incarnation) == EFUSE_NOT_OPENED;
 }
 
 /**
@@ -131,6 +162,21 @@ void efuse_handle_released(struct efuse_conn *ec, u64 number)
 
 	if (handle)
 		efuse_handle_free(handle);
+}
+
+/**
+ * efuse_handle_drop - the kernel closes a file that it has opened itself
+ * @ec: connection
+ * @number: FUSE's handle
+ *
+ * Context: any.
+ * Return: false if the daemon was asked for a handle since: then it needs the RELEASE
+ */
+bool efuse_handle_drop(struct efuse_conn *ec, u64 number)
+{
+	if (efuse_handle_unopened(ec, number))
+		efuse_handle_released(ec, number);
+	return !efuse_handle_find(ec, number);
 }
 
 /* Prepares the handles of a new connection. */

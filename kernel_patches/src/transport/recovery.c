@@ -465,6 +465,19 @@ static void efuse_deadline(struct work_struct *work)
 }
 
 /**
+ * efuse_recovery_translate - from now on, FUSE gets numbers in place of the daemon's handles
+ * @ec: connection
+ *
+ * Files that are open already keep the daemon's handles.
+ */
+void efuse_recovery_translate(struct efuse_conn *ec)
+{
+	spin_lock(&efuse_chan(ec->fc)->bg_lock);
+	WRITE_ONCE(ec->recovery.translates, true);
+	spin_unlock(&efuse_chan(ec->fc)->bg_lock);
+}
+
+/**
  * efuse_recovery_set - set how long callers wait for a successor
  * @ec: connection
  * @seconds: the time since the daemon's end; 0: the connection ends with its daemon

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Opens a file again, at a successor of the daemon that had opened it. */
+/*
+ * Asks the present daemon to open a file: a successor of the one that had opened it, or one that was
+ * not asked when the kernel opened the file.
+ */
 #include "transport_i.h"
 
 #include <linux/cred.h>
@@ -29,6 +32,9 @@ static ssize_t efuse_handle_send(struct fuse_mount *fm, struct efuse_conn *ec,
 	args.in_args[0].value = &in;
 	args.out_args[0].size = sizeof(*open);
 	args.out_args[0].value = open;
+	efuse_count(ec, args.opcode, EFUSE_REQUESTS);
+	efuse_count(ec, args.opcode, EFUSE_MISS);
+	efuse_count(ec, args.opcode, EFUSE_DAEMON);
 	old = override_creds(handle->cred);
 	ret = efuse_exchange(&invalid_mnt_idmap, fm, ec, &args, incarnation);
 	revert_creds(old);
@@ -36,7 +42,7 @@ static ssize_t efuse_handle_send(struct fuse_mount *fm, struct efuse_conn *ec,
 }
 
 /**
- * efuse_handle_open - open a file again at the present daemon
+ * efuse_handle_open - open a file at the present daemon
  * @fm: mount
  * @ec: connection
  * @number: number of the handle

@@ -227,6 +227,9 @@ struct efuse_listing {
 	bool lost;
 };
 
+/* No daemon has this number. */
+#define EFUSE_NOT_OPENED	U32_MAX
+
 /**
  * struct efuse_handle - an open file of the daemon
  * @rcu: for freeing
@@ -234,7 +237,7 @@ struct efuse_listing {
  * @cred: credentials of the program that has opened the file
  * @number: the number that FUSE has for a handle
  * @daemon: the daemon's handle
- * @incarnation: number of this daemon
+ * @incarnation: number of this daemon; EFUSE_NOT_OPENED if no daemon has opened the file
  * @flags: flags of open(2)
  * @open_flags: FOPEN_* in the first daemon's reply
  * @dir: the file is a directory
@@ -277,7 +280,10 @@ bool efuse_moves_try(struct efuse_conn *ec, u64 *begun);
 void efuse_moves_add(struct efuse_conn *ec);
 
 /* handles.c */
-void efuse_handle_add(struct efuse_conn *ec, const struct fuse_args *args, u32 incarnation);
+bool efuse_handle_add(struct efuse_conn *ec, const struct fuse_args *args, u32 incarnation);
+bool efuse_handle_later(struct efuse_conn *ec, const struct fuse_args *args);
+bool efuse_handle_unopened(struct efuse_conn *ec, u64 number);
+bool efuse_handle_drop(struct efuse_conn *ec, u64 number);
 enum efuse_found efuse_handle_daemon(struct efuse_conn *ec, u64 number, u32 incarnation, u64 *fh);
 struct efuse_handle *efuse_handle_find(struct efuse_conn *ec, u64 number);
 void efuse_handle_released(struct efuse_conn *ec, u64 number);
@@ -354,6 +360,7 @@ static inline bool efuse_loses(const struct efuse_conn *ec)
 }
 
 int efuse_recovery_wait(struct efuse_conn *ec, bool killable);
+void efuse_recovery_translate(struct efuse_conn *ec);
 int efuse_recovery_set(struct efuse_conn *ec, u32 seconds);
 void efuse_recovery_add(struct efuse_conn *ec);
 void efuse_recovery_settle(struct efuse_conn *ec);
