@@ -61,10 +61,11 @@ class Options:
     """Access times may be late: a read does not make the cached attributes of a file void."""
 
     lazy_open: bool = False
-    """``open`` for reading and ``opendir`` have no effect except to return a handle, and what has
-    been opened once can be opened again, even after its last name was removed. So in ``exclusive``
-    mode the kernel calls them only when a later call needs the handle. A position in a directory
-    means the same with all its handles."""
+    """``open`` for reading and ``opendir`` have no effect except to return a handle. What has been
+    opened once can be opened again with the same result, at any time and by any process, even after
+    its last name was removed. So in ``exclusive`` mode the kernel calls them only when a later call
+    needs the handle, unless the file system takes part in locks or promises ``stable_nodeids``. A
+    position in a directory means the same with all its handles."""
 
     revalidate: bool = True
     """In ``ttl`` and ``cto``, the data of a file outlives its timeout as long as the file has the

@@ -138,6 +138,7 @@ static bool efuse_defer(struct efuse_conn *ec, struct fuse_mount *fm, struct fus
 int fuse_simple_background(struct fuse_mount *fm, struct fuse_args *args, gfp_t gfp_flags)
 {
 	struct efuse_conn *ec = efuse_conn_get(fm->fc);
+	int err;
 
 	if (!ec)
 		return __fuse_simple_background(fm, args, gfp_flags);
@@ -153,7 +154,8 @@ int fuse_simple_background(struct fuse_mount *fm, struct fuse_args *args, gfp_t 
 	if (efuse_defer(ec, fm, args, gfp_flags) ||
 	    efuse_background_taken(ec, fm, args, gfp_flags))
 		return 0;
-	return efuse_background_send(ec, fm, args, gfp_flags);
+	err = efuse_handle_ready(ec, fm, args);
+	return err ?: efuse_background_send(ec, fm, args, gfp_flags);
 }
 
 /**
@@ -173,7 +175,7 @@ void efuse_background_end(struct fuse_req *freq, int error)
 	/* INIT is not issued by eFuse, which joins the connection later. */
 	if (!ec || !args->efuse.epoch)
 		return;
-	if (unlikely(READ_ONCE(ec->recovery.translates)))
+	if (unlikely(efuse_translates(ec)))
 		efuse_background_ended(ec, args);
 	efuse_req_init(&req, ec, args->efuse.fm, args);
 	req.sent = &freq->in.h;

@@ -170,13 +170,12 @@ bool efuse_local_release(struct efuse_conn *ec, const struct fuse_args *args)
 }
 
 /*
- * Is this the FLUSH of a file that the daemon does not know to be open? Nothing was written to it.
- * A FLUSH also ends the locks that its process has taken through other opens of the file: it is
- * sent if the daemon may have such locks.
+ * Is this the FLUSH of a file that the daemon does not know to be open? Nothing was written to it,
+ * and the daemon keeps no locks: see efuse_opens_later().
  */
 static bool efuse_local_flush(struct efuse_conn *ec, const struct fuse_args *args)
 {
-	return args->opcode == FUSE_FLUSH && args->efuse.local && ec->fc->no_lock &&
+	return args->opcode == FUSE_FLUSH && args->efuse.local && efuse_connected(ec->fc) &&
 	       efuse_handle_unopened(ec, efuse_arg_fh(args));
 }
 

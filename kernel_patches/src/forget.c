@@ -29,7 +29,7 @@ void efuse_forget_request(struct efuse_conn *ec, u64 nodeid)
 static bool efuse_forget_translate(struct efuse_conn *ec, struct fuse_forget_link *forget,
 				   u64 *nodeid, u64 *nlookup)
 {
-	if (!READ_ONCE(ec->recovery.translates) || forget->efuse_kind == EFUSE_FORGET_RAW)
+	if (!efuse_translates(ec) || forget->efuse_kind == EFUSE_FORGET_RAW)
 		return true;
 	forget->efuse_serial = 1 + efuse_nodeid_forgotten(ec, nodeid, nlookup,
 							  forget->efuse_kind == EFUSE_FORGET_ALL);

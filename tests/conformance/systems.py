@@ -64,9 +64,10 @@ class Mounted:
         return sample.total.hits + direct
 
 
-def is_accelerated(system: str) -> bool:
-    """Return whether a system is mounted on eFuse."""
-    return system.split()[-1] in _MODES
+def is_answered(system: str) -> bool:
+    """Return whether the kernel has to answer requests of a system. In strict mode it must not."""
+    mode = system.split()[-1]
+    return mode in _MODES and mode != "strict"
 
 
 @contextlib.contextmanager

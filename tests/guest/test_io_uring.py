@@ -308,12 +308,14 @@ def _efuse(
     on: bool,
     channels: bool,
     asks: str = "option",
+    lazy_open: bool = False,
 ) -> Iterator[Program]:
     """Run a daemon on eFuse with handlers.
 
     :param on: whether the module lets daemons use io_uring.
     :param asks: how io_uring is asked for: by an ``option`` of the daemon, its ``environment``, or
         not at all.
+    :param lazy_open: whether that is promised.
     """
     monkeypatch.setenv("EFUSE_CHANNELS", f"{channels:d}")
     if asks == "environment":
@@ -322,7 +324,8 @@ def _efuse(
     words = command(SID, "efuse", source, mountpoint, options=options)
     SWITCH.write_text(f"{on:d}")
     try:
-        with Program.started(words, mountpoint, accelerated=True, options=EXCLUSIVE) as program:
+        promised = replace(EXCLUSIVE, lazy_open=lazy_open)
+        with Program.started(words, mountpoint, accelerated=True, options=promised) as program:
             yield program
     finally:
         SWITCH.write_text("0")
@@ -362,6 +365,25 @@ def test_handlers_answer_for_a_daemon_that_takes_io_uring_where_the_module_has_i
         assert known > files
         Path("/proc/sys/vm/drop_caches").write_text("2")
         eventually(lambda: _nodes(program) <= known - files, "the daemon was told to forget")
+
+
+def test_daemon_on_io_uring_is_sent_each_open_and_its_own_handles(
+    source: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with _efuse(
+        source, mountpoint, monkeypatch, on=True, channels=False, lazy_open=True
+    ) as program:
+        connection = Connection(program.number)
+        assert (mountpoint / "file").read_bytes() == (source / "file").read_bytes()
+        assert connection.io_uring
+        assert connection.lazy_open
+        known = _nodes(program)
+        for _ in range(20):
+            connection.invalidate()
+            assert (mountpoint / "file").read_bytes() == (source / "file").read_bytes()
+        assert connection.counts("stats/open")["hits"] == 0
+        assert connection.counts("stats/read")["errors"] == 0
+        eventually(lambda: _nodes(program) <= known, "each file was closed")
 
 
 def test_daemon_that_does_not_ask_gets_no_rings(

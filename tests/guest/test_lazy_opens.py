@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
+import mmap
 import os
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,12 +15,18 @@ from typing import Any
 import pytest
 
 from tests.guest.support.daemons import Mount, eventually, force_stat, mounted, running
+from tests.guest.support.scripted_daemon import Options
 from tests.guest.support.succession import renumbering
-from tests.guest.support.wire import FUSE_FLOCK_LOCKS
+from tests.guest.support.wire import (
+    FOPEN_DIRECT_IO,
+    FOPEN_NONSEEKABLE,
+    FOPEN_STREAM,
+    FUSE_ASYNC_DIO,
+    FUSE_FLOCK_LOCKS,
+)
 
 _OPENS = {"open", "flush", "release", "opendir", "releasedir", "readdir", "readdirplus"}
 _PART = 128 << 10
-_F_OFD_SETLK = 37
 
 
 @contextmanager
@@ -122,6 +127,16 @@ def test_late_open_is_counted(mountpoint: Path) -> None:
         os.pread(fd, 4096, _PART)
         new = {name: m.count("open", name) - count for name, count in before.items()}
         assert new == {"requests": 1, "hits": 0, "daemon": 1}
+
+
+def test_late_open_that_fails_counts_as_an_error(mountpoint: Path) -> None:
+    with _lazy(mountpoint) as m, _opened(m) as fd:
+        before = m.count("open", "errors")
+        m.call("deny", "open", os.getuid(), errno.EMFILE)
+        with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
+            os.pread(fd, 4096, _PART)
+        m.call("deny", "open", os.getuid(), 0)
+        assert m.count("open", "errors") == before + 1
 
 
 def test_read_ahead_and_maps_of_a_file_that_the_daemon_has_not_opened(mountpoint: Path) -> None:
@@ -233,31 +248,108 @@ def test_file_that_was_removed_is_read_with_a_handle_that_is_asked_for_late(
         assert force_stat(fd).st_size == 4 * _PART
 
 
-def test_close_ends_the_locks_that_its_process_has_by_another_open(mountpoint: Path) -> None:
-    """The daemon keeps the locks, so it needs the FLUSH."""
-    with _lazy(mountpoint, locks=True) as m, open(m / "f", "rb+") as file:
+@pytest.mark.parametrize("keeps", [{"locks": True}, {"generic_flags": FUSE_FLOCK_LOCKS}])
+def test_daemon_that_keeps_locks_is_sent_each_open(mountpoint: Path, keeps: dict[str, Any]) -> None:
+    """A close ends the locks that its process has by other opens."""
+    with _lazy(mountpoint, **keeps) as m, open(m / "f", "rb+") as file:
         fcntl.lockf(file, fcntl.LOCK_EX)
-        with _opened(m):
-            m.log()
-        assert "flush" in m.asked()
+        m.log()
+        os.close(os.open(m / "f", os.O_RDONLY))
+        assert {"open", "flush"} <= set(m.asked())
 
 
-@pytest.mark.parametrize("lock", ["flock", "posix", "ofd"])
-def test_lock_of_a_file_that_the_daemon_has_not_opened(mountpoint: Path, lock: str) -> None:
-    answers: dict[str, Any] = {"locks": True, "generic_flags": FUSE_FLOCK_LOCKS}
-    with _lazy(mountpoint, **answers) as m:
-        with _opened(m) as fd:
-            m.log()
-            with contextlib.suppress(OSError):  # the daemon may not implement the request
-                if lock == "flock":
-                    fcntl.flock(fd, fcntl.LOCK_SH)
-                elif lock == "posix":
-                    fcntl.lockf(fd, fcntl.LOCK_SH)
-                else:
-                    range_ = struct.pack("hhqqi4x", fcntl.F_RDLCK, 0, 0, 0, 0)
-                    fcntl.fcntl(fd, _F_OFD_SETLK, range_)
-            assert m.asked()[0] == "open"
-        eventually(lambda: "release" in m.asked())
+@pytest.mark.parametrize("declare", [("no_open",), ("no_open", "lazy_open")])
+def test_kept_handle_is_not_replaced_by_the_nodeid(
+    mountpoint: Path, declare: tuple[str, ...]
+) -> None:
+    with mounted(mountpoint, consistency="exclusive", declare=declare, first_handle=3 << 62) as m:
+        m.model.create("f", b"data")
+        for _ in range(3):
+            with m.passed("open"):
+                assert Path(m / "f").read_bytes() == b"data"
+            with m.passed("opendir"):
+                assert os.listdir(m.path) == ["f"]
+
+
+@pytest.mark.parametrize("flags", [FOPEN_DIRECT_IO, FOPEN_NONSEEKABLE, FOPEN_STREAM])
+def test_handle_with_other_flags_is_returned(mountpoint: Path, flags: int) -> None:
+    with _lazy(mountpoint) as m, _opened(m) as fd:
+        m.call("set_open_flags", flags)
+        for _ in range(2):
+            with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+                os.pread(fd, 4096, _PART)
+            assert not m.call("handles")
+        m.call("set_open_flags", 0)
+        assert os.pread(fd, 4096, _PART) == _bytes(4 * _PART)[_PART:][:4096]
+
+
+def test_slow_late_open_does_not_hold_up_other_files(mountpoint: Path) -> None:
+    with _lazy(mountpoint) as m:
+        m.model.create("g", _bytes(4 * _PART))
+        os.close(os.open(m / "g", os.O_RDONLY))
+        fds = []
+        for name in ("f", "g"):
+            with m.answered("open"):
+                fds.append(os.open(m / name, os.O_RDONLY))
+        with m.threads(1) as pool:
+            m.hold("open", "before")
+            slow = pool.submit(os.pread, fds[0], 4096, _PART)
+            m.wait_held()
+            assert os.pread(fds[1], 4096, _PART) == _bytes(4 * _PART)[_PART:][:4096]
+            assert not slow.done()
+            m.release()
+            assert slow.result() == _bytes(4 * _PART)[_PART:][:4096]
+        for fd in fds:
+            os.close(fd)
+
+
+def test_direct_read_gets_the_error_of_the_late_open(mountpoint: Path) -> None:
+    """With FUSE_ASYNC_DIO, direct reads are requests of the background."""
+    flags = os.O_RDONLY | os.O_DIRECT
+    with _lazy(mountpoint, generic_flags=FUSE_ASYNC_DIO) as m, mmap.mmap(-1, 4096) as buffer:
+        os.close(os.open(m / "f", flags))
+        with m.answered("open"):
+            fd = os.open(m / "f", flags)
+        m.call("deny", "open", os.getuid(), errno.EMFILE)
+        with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
+            os.preadv(fd, [buffer], _PART)
+        m.call("deny", "open", os.getuid(), 0)
+        assert os.preadv(fd, [buffer], _PART) == 4096
+        assert buffer[:] == _bytes(4 * _PART)[_PART:][:4096]
+        os.close(fd)
+
+
+def test_abort_ends_readers_that_wait_for_a_late_open(mountpoint: Path) -> None:
+    mount = Mount(mountpoint, Options(), ("default_permissions",))
+    try:
+        mount.connection.consistency = "exclusive"
+        mount.connection.lazy_open = True
+        mount.attach()
+        mount.model.create("f", _bytes(4 * _PART))
+        os.close(os.open(mount / "f", os.O_RDONLY))
+        with mount.answered("open"):
+            fd = os.open(mount / "f", os.O_RDONLY)
+        mount.hold("open", "before")
+        with running(os.pread, fd, 4096, _PART) as first, running(os.pread, fd, 9, 0) as second:
+            mount.wait_held()
+            mount.connection.abort()
+            for call in (first, second):
+                with pytest.raises(OSError, match=os.strerror(errno.ECONNABORTED)):
+                    call.result()
+        with pytest.raises(OSError, match=os.strerror(errno.ENOTCONN)):
+            os.close(fd)
+    finally:
+        mount.close()
+
+
+def test_daemon_with_stable_nodeids_is_sent_each_open(mountpoint: Path) -> None:
+    """Its successors may get the first daemon's handles."""
+    declare = ("stable_nodeids", "lazy_open")
+    with mounted(mountpoint, consistency="exclusive", declare=declare) as m:
+        m.model.create("f", b"data")
+        for _ in range(3):
+            with m.passed("open"):
+                assert Path(m / "f").read_bytes() == b"data"
 
 
 def test_successor_opens_what_no_daemon_has_opened(mountpoint: Path) -> None:

@@ -420,8 +420,8 @@ static bool efuse_grant_lasts(struct efuse_learn_context *ctx, const struct fuse
 		return true;
 	if (open->open_flags & FOPEN_PASSTHROUGH || efuse_arg_flags(ctx->req->args) & O_TRUNC)
 		return false;
-	return (READ_ONCE(ec->no_open) && efuse_learn_handle(ctx, open->fh)) ||
-	       efuse_opens_later(ec, ctx->req->args);
+	return READ_ONCE(ec->no_open) ? efuse_learn_handle(ctx, open->fh) :
+					efuse_opens_later(ec, ctx->req->args);
 }
 
 static void efuse_learn_grant(struct efuse_learn_context *ctx)

@@ -491,10 +491,16 @@ static inline struct efuse_conn *efuse_conn_get(const struct fuse_conn *fc)
 	return smp_load_acquire(&fc->efuse);
 }
 
+/* Does FUSE have numbers in place of the daemon's handles? Requests on rings are not translated. */
+static inline bool efuse_translates(const struct efuse_conn *ec)
+{
+	return READ_ONCE(ec->recovery.translates) && !efuse_may_ring(ec->fc);
+}
+
 /* May the daemon's nodeids differ from the kernel's? */
 static inline bool efuse_translated(const struct efuse_conn *ec)
 {
-	return READ_ONCE(ec->recovery.translates) && READ_ONCE(ec->recovery.incarnation);
+	return efuse_translates(ec) && READ_ONCE(ec->recovery.incarnation);
 }
 
 /*

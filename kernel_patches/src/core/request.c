@@ -453,13 +453,16 @@ bool efuse_handle_is_any(const struct fuse_args *args, u64 fh)
  *
  * A daemon with `lazy_open` that has granted it once would do so again. In other modes than
  * exclusive, each OPEN may also tell the daemon to look at what others have changed. An OPEN for
- * writing may have an effect.
+ * writing may have an effect. A daemon that keeps locks has to hear of each FLUSH, which ends those
+ * that its process has by other opens. A successor of one with `stable_nodeids` may get the nodeids
+ * and handles of the first daemon, so those are not replaced by numbers.
  */
 bool efuse_opens_later(const struct efuse_conn *ec, const struct fuse_args *args)
 {
 	return READ_ONCE(ec->lazy_open) && READ_ONCE(ec->consistency) == EFUSE_EXCLUSIVE &&
 	       (efuse_arg_flags(args) & (O_ACCMODE | O_TRUNC)) == O_RDONLY &&
-	       !efuse_may_ring(ec->fc);
+	       ec->fc->no_lock && ec->fc->no_flock && efuse_translates(ec) &&
+	       !READ_ONCE(ec->stable_nodeids);
 }
 
 /* The handle and open flags in the answer, or NULL if the opcode does not open anything. */

@@ -22,7 +22,7 @@ static bool efuse_again_useless(const struct efuse_req *req, ssize_t *ret)
 		*ret = 0;
 		return true;
 	case FUSE_FLUSH:
-		if (READ_ONCE(req->ec->recovery.translates)) {
+		if (efuse_translates(req->ec)) {
 			/* A successor that comes later does not hear of these locks. */
 			efuse_locks_end(req->ec, args);
 			*ret = 0;

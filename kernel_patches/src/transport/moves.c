@@ -174,7 +174,7 @@ int efuse_rename(struct mnt_idmap *idmap, struct inode *olddir, struct dentry *o
 	struct efuse_move move;
 	int err;
 
-	if (!ec || !READ_ONCE(ec->recovery.translates))
+	if (!ec || !efuse_translates(ec))
 		return fuse_rename2(idmap, olddir, oldent, newdir, newent, flags);
 	move.dir[0] = get_node_id(olddir);
 	move.dir[1] = get_node_id(newdir);

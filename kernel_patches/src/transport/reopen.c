@@ -32,13 +32,37 @@ static ssize_t efuse_handle_send(struct fuse_mount *fm, struct efuse_conn *ec,
 	args.in_args[0].value = &in;
 	args.out_args[0].size = sizeof(*open);
 	args.out_args[0].value = open;
-	efuse_count(ec, args.opcode, EFUSE_REQUESTS);
-	efuse_count(ec, args.opcode, EFUSE_MISS);
-	efuse_count(ec, args.opcode, EFUSE_DAEMON);
 	old = override_creds(handle->cred);
 	ret = efuse_exchange(&invalid_mnt_idmap, fm, ec, &args, incarnation);
 	revert_creds(old);
+	if (!efuse_lost(ret)) {
+		efuse_count(ec, args.opcode, EFUSE_REQUESTS);
+		efuse_count(ec, args.opcode, EFUSE_MISS);
+		efuse_count(ec, args.opcode, EFUSE_DAEMON);
+		if (ret)
+			efuse_count(ec, args.opcode, EFUSE_ERRORS);
+	}
 	return ret;
+}
+
+/* Gives a handle back to the daemon that is of no use. */
+static void efuse_handle_return(struct fuse_mount *fm, struct efuse_conn *ec,
+				const struct efuse_handle *handle, u64 nodeid, u64 fh,
+				u32 incarnation)
+{
+	struct fuse_release_in in = { .fh = fh, .flags = handle->flags & ~EFUSE_OPENED };
+	struct fuse_args args = {
+		.opcode = handle->dir ? FUSE_RELEASEDIR : FUSE_RELEASE,
+		.nodeid = efuse_nodeid_daemon(ec, nodeid, incarnation),
+		.in_numargs = 1,
+		.efuse.early = true,
+		.efuse.serial = incarnation + 1,
+	};
+
+	args.in_args[0].size = sizeof(in);
+	args.in_args[0].value = &in;
+	/* If it is lost, so is the daemon that has the handle. */
+	__fuse_simple_request(&invalid_mnt_idmap, fm, &args);
 }
 
 /**
@@ -69,8 +93,10 @@ ssize_t efuse_handle_open(struct fuse_mount *fm, struct efuse_conn *ec, u64 numb
 	/* This daemon needs no OPEN, so any handle will do. */
 	if (ret == -ENOSYS)
 		ret = 0;
-	else if (!ret && (open.open_flags ^ handle->open_flags) & EFUSE_OPEN_KEPT)
+	else if (!ret && (open.open_flags ^ handle->open_flags) & EFUSE_OPEN_KEPT) {
+		efuse_handle_return(fm, ec, handle, nodeid, open.fh, incarnation);
 		ret = -EIO;
+	}
 	if (ret)
 		goto out;
 	handle->daemon = open.fh;
@@ -79,4 +105,28 @@ ssize_t efuse_handle_open(struct fuse_mount *fm, struct efuse_conn *ec, u64 numb
 out:
 	mutex_unlock(&handle->lock);
 	return efuse_lost(ret) ? EFUSE_LOST_UNREAD : ret;
+}
+
+/**
+ * efuse_handle_ready - ask the daemon for a handle that a request of the background needs
+ * @ec: connection
+ * @fm: mount
+ * @args: the request
+ *
+ * The sender waits, so that a slow OPEN holds up nothing but the reads of its file: unresolved.c
+ * asks for one file after the other. A file that the daemon was not asked to open is open for
+ * reading, and who reads can wait.
+ *
+ * Context: process context; may sleep if the daemon was not asked to open the file.
+ * Return: 0 or a negative errno; 0 also if the daemon has ended: then unresolved.c asks the next one
+ */
+int efuse_handle_ready(struct efuse_conn *ec, struct fuse_mount *fm, const struct fuse_args *args)
+{
+	u64 number = efuse_arg_fh(args);
+	ssize_t ret;
+
+	if (!efuse_translates(ec) || efuse_closes(args) || !efuse_handle_unopened(ec, number))
+		return 0;
+	ret = efuse_handle_open(fm, ec, number, args->nodeid);
+	return efuse_lost(ret) ? 0 : ret;
 }

@@ -280,7 +280,7 @@ ssize_t efuse_ask_daemon(struct mnt_idmap *idmap, struct fuse_mount *fm, struct 
 	struct efuse_conn *ec = efuse_conn_get(fm->fc);
 	ssize_t ret;
 
-	if (!READ_ONCE(ec->recovery.translates))
+	if (!efuse_translates(ec))
 		return __fuse_simple_request(idmap, fm, args);
 	if (args->opcode == FUSE_FORGET)
 		return efuse_forget_translated(fm, ec, args);

@@ -122,7 +122,7 @@ void efuse_send(struct efuse_req *req, struct mnt_idmap *idmap)
 	efuse_replied(req, &ch);
 	efuse_timeouts_extend(req, &ch);
 	efuse_part_callers(req);
-	if (unlikely(READ_ONCE(req->ec->recovery.translates)))
+	if (unlikely(efuse_translates(req->ec)))
 		efuse_handles_follow(req);
 }
 
@@ -143,7 +143,7 @@ int efuse_background_send(struct efuse_conn *ec, struct fuse_mount *fm, struct f
 
 	args->efuse.fm = fm;
 	efuse_issue(ec, fm, args, &ch);
-	if (unlikely(READ_ONCE(ec->recovery.translates)))
+	if (unlikely(efuse_translates(ec)))
 		efuse_background_issued(ec, args);
 	err = __fuse_simple_background(fm, args, gfp_flags);
 	/* Not sent, so efuse_background_end() will not be called. */

@@ -188,7 +188,7 @@ static enum efuse_settled efuse_settle_removed(struct efuse_req *req, ssize_t *r
 static ssize_t efuse_entry_peek(struct efuse_req *req, u64 dir, u32 index,
 				struct fuse_entry_out *entry)
 {
-	bool raw = READ_ONCE(req->ec->recovery.translates);
+	bool raw = efuse_translates(req->ec);
 	ssize_t ret;
 
 	ret = efuse_entry_ask(req, dir, index, entry, raw);
@@ -247,7 +247,7 @@ static enum efuse_settled efuse_settle_renamed(struct efuse_req *req, ssize_t *r
 		err = efuse_entry_peek(req, efuse_arg_newdir(req->args), 1, &new);
 	if (err)
 		return efuse_unsettled(err, ret);
-	if (READ_ONCE(req->ec->recovery.translates))
+	if (efuse_translates(req->ec))
 		return efuse_settle_moved(req, &old, &new, ret);
 	if (old.nodeid == source && new.nodeid == target)
 		return EFUSE_NOT_DONE;

@@ -317,6 +317,7 @@ ssize_t efuse_exchange(struct mnt_idmap *idmap, struct fuse_mount *fm, struct ef
 
 /* reopen.c */
 ssize_t efuse_handle_open(struct fuse_mount *fm, struct efuse_conn *ec, u64 number, u64 nodeid);
+int efuse_handle_ready(struct efuse_conn *ec, struct fuse_mount *fm, const struct fuse_args *args);
 
 /* translate.c */
 ssize_t efuse_ids_ready(struct fuse_mount *fm, struct efuse_conn *ec, struct fuse_args *args,

@@ -70,7 +70,7 @@ bool efuse_background_unready(struct fuse_req *req)
 	u64 *handle;
 	u32 incarnation;
 
-	if (!ec || !READ_ONCE(ec->recovery.translates) || !args->nodeid)
+	if (!ec || !efuse_translates(ec) || !args->nodeid)
 		return false;
 	/* What it was translated for before must not count: at the end no queue refuses it. */
 	efuse_background_restore(args);
