@@ -32,8 +32,8 @@ __all__ = ["cli"]
     "number",
     type=int,
     default=0,
-    hidden=True,
-    help="Unique number of the mount, as statmount(2) has it: no other one is taken over.",
+    metavar="NUMBER",
+    help="Unique number of MOUNT, as statmount(2) has it. Any other mount is refused.",
 )
 @click.argument("mount", type=MOUNT)
 @daemon_options

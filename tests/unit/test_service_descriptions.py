@@ -59,14 +59,14 @@ def test_command_is_run_with_what_is_declared() -> None:
     assert (given.name, given.mountpoint, given.what) == ("name", "/mnt/a", "mydaemon")
     for found in (
         params(run, "run", mounting(given)),
-        params(takeover, "takeover", taking_over(given, 33, force=True)),
+        params(takeover, "takeover", taking_over(given, 33, 1033, force=True)),
     ):
         assert found["command"] == ("mydaemon", "-f", "/mnt/a")
         assert found["promises"] == ("stable_nodeids", "no_flush")
         assert (found["restart"], found["within_s"]) == ("on-failure", 30)
         assert (found["profile"], found["consistency"]) == ("none", "exclusive")
         assert (found["data_cache"], found["channels"]) == (64 << 20, False)
-    assert (found["mount"], found["force"]) == ("33", True)
+    assert (found["mount"], found["number"], found["force"]) == ("33", 1033, True)
 
 
 def test_mountpoint_has_no_superfluous_slashes() -> None:
@@ -83,6 +83,7 @@ def test_type_is_mounted_with_its_options() -> None:
     assert (found["what"], found["places"]) == ("passthrough", ("/srv/b", "/mnt/b"))
     assert found["options"] == ("allow_other,ro,recovery=60",)
     assert found["require"] is True
+    assert found["foreground"] is True, "the process that is started is the daemon"
     never = parse(TYPE + 'restart = "never"\n')
     assert params(mount, "mount", mounting(never))["options"] == ("allow_other,ro,recovery=0",)
     # A mount that waits is only taken over with recovery.
