@@ -166,6 +166,8 @@ def _not_private(path: Path, why: str) -> EfuseError:
 def read_private(path: Path) -> str:
     """Return the content of the file *path*, which only trusted users could have written.
 
+    The ends of its lines stay as they are.
+
     :raises FileNotFoundError: it does not exist.
     :raises EfuseError: another user can change it (see :func:`why_not_private`), it is a symbolic
         link or no regular file, or it cannot be read.
@@ -176,7 +178,7 @@ def read_private(path: Path) -> str:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             _check_opened(path, fd)
-            with os.fdopen(fd, encoding="utf-8", closefd=False) as file:
+            with os.fdopen(fd, encoding="utf-8", newline="", closefd=False) as file:
                 return file.read()
         finally:
             os.close(fd)

@@ -12,10 +12,13 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from efuse.cli._errors import report
 from efuse.cli._output import echo, json_option, print_json, print_table
+from efuse.control import all_mounts
 from efuse.display import shown
 from efuse.errors import EfuseError, NotSupportedError, UsageError
-from efuse.service.parsing import DIRECTORY, Described, described, read
+from efuse.service.description import Description
+from efuse.service.parsing import DIRECTORY, Described, described
 from efuse.service.records import STATE, Record, Records
 
 __all__ = ["cli"]
@@ -31,6 +34,20 @@ class _Service:
 
     def described(self) -> Described:
         return described(self.directory)
+
+    def given(self, found: Described, name: str) -> Description:
+        """Return a description.
+
+        :raises EfuseError: it is not valid.
+        """
+        if name in found.errors:
+            raise found.errors[name]
+        return found.mounts[name]
+
+    def loaded(self) -> list[Record]:
+        """Return all records."""
+        found = [self.records.load(name) for name in self.records.names()]
+        return [record for record in found if record is not None]
 
     def names(self, given: tuple[str, ...], *, every: bool, known: Iterable[str]) -> list[str]:
         """Return the names that a command is to work on.
@@ -82,6 +99,17 @@ def _names(command: _F) -> _F:
     return command
 
 
+_wait = click.option(
+    "--wait",
+    "most_s",
+    type=click.FloatRange(min=0),
+    default=120,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for each daemon, which goes on after that.",
+)
+
+
 @click.group(name="service", invoke_without_command=True)
 @click.option(
     "--directory",
@@ -99,7 +127,7 @@ def _names(command: _F) -> _F:
 )
 @click.option("--unmount", is_flag=True, help="Unmount all mounts when the service is ended.")
 @click.pass_context
-def cli(ctx: click.Context, directory: Path, state: Path, unmount: bool) -> None:
+def cli(ctx: click.Context, directory: Path, state: Path, unmount: bool) -> int:
     """Start the mounts that a directory describes, and start them again when they end.
 
     Without a command, this is the service. It ends on SIGINT or SIGTERM, and reads the descriptions
@@ -115,14 +143,16 @@ def cli(ctx: click.Context, directory: Path, state: Path, unmount: bool) -> None
     """
     ctx.obj = _Service(directory.absolute(), state.absolute())
     if ctx.invoked_subcommand is None:
-        _serve(ctx.obj, unmount=unmount)
-    elif unmount:
+        return _serve(ctx.obj, unmount=unmount)
+    if unmount:
         raise UsageError("--unmount cannot be used: it is an option of the service itself (EINVAL)")
+    return 0
 
 
-def _serve(service: _Service, *, unmount: bool) -> None:
-    from efuse.service.actions import stop as end
+def _serve(service: _Service, *, unmount: bool) -> int:
     from efuse.service.serving import serve
+    from efuse.service.stopping import deepest_first
+    from efuse.service.stopping import stop as end
 
     _check_kernel()
     logging.basicConfig(format="%(message)s")
@@ -131,12 +161,14 @@ def _serve(service: _Service, *, unmount: bool) -> None:
         service.records,
         ready=lambda: echo(f"the service attends to {service.directory}", err=True),
     )
-    if unmount:
-        for name in reversed(service.records.names()):
-            with service.records.locked(name):
-                record = service.records.load(name)
-                if record is not None:
-                    end(record, service.records, lazy=True, rest=record.rest)
+    status = 0
+    for record in deepest_first(service.loaded()) if unmount else ():
+        try:
+            end(record, service.records, lazy=True, rest=record.rest)
+        except EfuseError as error:
+            report(error, "efuse")
+            status = 1
+    return status
 
 
 def _check_kernel() -> None:
@@ -227,24 +259,30 @@ def status(service: _Service, names: tuple[str, ...], as_json: bool) -> int:
 
 @cli.command()
 @_names
+@_wait
 @_pass
-def start(service: _Service, names: tuple[str, ...], every: bool, as_json: bool) -> None:
+def start(
+    service: _Service, names: tuple[str, ...], every: bool, most_s: float, as_json: bool
+) -> None:
     """Start the mounts with a NAME, and wait until they are served.
 
-    A mount that was stopped is attended to by the service again.
+    A mount that was stopped is attended to by the service again. The first failure ends the
+    command.
 
     \b
     efuse service start data
     """
     from efuse.service.actions import start as begin
 
-    def act(name: str) -> str:
-        given = read(service.directory / f"{name}.toml")
-        return "started" if begin(given, service.records) else "is served already"
+    found = service.described()
 
-    chosen = service.names(names, every=every, known=_files(service))
+    def act(name: str) -> str:
+        is_new = begin(service.given(found, name), service.records, most_s=most_s)
+        return "started" if is_new else "is served already"
+
+    chosen = service.names(names, every=every, known=[*found.mounts, *found.errors])
     _check_kernel()
-    _each(service, chosen, act, as_json)
+    _each(chosen, act, as_json)
 
 
 @cli.command()
@@ -254,14 +292,21 @@ def start(service: _Service, names: tuple[str, ...], every: bool, as_json: bool)
     is_flag=True,
     help="Kill a daemon that does not end otherwise. What it has not written is lost.",
 )
+@_wait
 @_pass
 def upgrade(
-    service: _Service, names: tuple[str, ...], every: bool, force: bool, as_json: bool
-) -> None:
+    service: _Service,
+    names: tuple[str, ...],
+    every: bool,
+    force: bool,
+    most_s: float,
+    as_json: bool,
+) -> int:
     """Replace the daemons of the mounts with a NAME, one after the other, while they are used.
 
     Each new daemon is started from the present description, and has to serve before the next one is
-    replaced. The first failure ends the command.
+    replaced. The first failure ends the command. With --all, mounts that have no daemon on eFuse
+    are left out. Then, the exit status is 1.
 
     \b
     efuse service upgrade data
@@ -269,41 +314,67 @@ def upgrade(
     """
     from efuse.service.actions import upgrade as replace
 
+    found = service.described()
+
     def act(name: str) -> str:
-        replace(read(service.directory / f"{name}.toml"), service.records, force=force)
+        replace(service.given(found, name), service.records, force=force, most_s=most_s)
         return "upgraded"
 
-    known = _files(service)
-    if every:  # what is not mounted needs no upgrade
-        known = _mounted(service, known)
+    known = [*found.mounts, *found.errors]
+    status = 0
+    if every:
+        known, left_out = _with_daemon(service, found)
+        for name, state in left_out.items():
+            report(EfuseError(f"{name} is not upgraded: it is {state}"), "efuse")
+            status = 1
     chosen = service.names(names, every=every, known=known)
     _check_kernel()
-    _each(service, chosen, act, as_json)
+    _each(chosen, act, as_json)
+    return status
 
 
 @cli.command()
 @_names
 @click.option("--lazy", is_flag=True, help="Unmount also what is used; its programs go on.")
 @_pass
-def stop(service: _Service, names: tuple[str, ...], every: bool, lazy: bool, as_json: bool) -> None:
+def stop(service: _Service, names: tuple[str, ...], every: bool, lazy: bool, as_json: bool) -> int:
     """Unmount the mounts with a NAME. The service does not start them until `efuse service start`.
+
+    A mount below another one is unmounted first. If one cannot be unmounted, the others are, and
+    the exit status is 1.
 
     \b
     efuse service stop data
     """
-    from efuse.service.actions import stop as end
+    from efuse.service.stopping import deepest_first
+    from efuse.service.stopping import stop as end
 
     found = service.described().mounts
     known = [*dict.fromkeys([*service.records.names(), *found])]
+    chosen = service.names(names, every=every, known=known)
+    stopped = {}
+    status = 0
+    for name in chosen:
+        record = service.records.load(name) or (Record.of(found[name]) if name in found else None)
+        if record is None:
+            error = EfuseError(
+                f"{name} cannot be stopped: its record is spoiled (EINVAL)",
+                hint=f"unmount it, and remove {service.records.path(name)}",
+            )
+            report(error, "efuse")
+            status = 1
+        else:
+            stopped[name] = record
 
     def act(name: str) -> str:
-        record = service.records.load(name) or Record.of(found[name])
-        was_running = end(record, service.records, lazy=lazy, rest="stopped")
-        if not (service.directory / f"{name}.toml").exists():
-            service.records.forget(name)
+        forgets = not (service.directory / f"{name}.toml").exists()
+        was_running = end(
+            stopped[name], service.records, lazy=lazy, rest="stopped", forgets=forgets
+        )
         return "stopped" if was_running else "was not running"
 
-    _each(service, service.names(names, every=every, known=known), act, as_json)
+    order = [record.name for record in deepest_first(stopped.values())]
+    return max(status, _each(order, act, as_json, goes_on=True))
 
 
 @cli.command()
@@ -325,32 +396,48 @@ def reload(service: _Service) -> None:
         )
 
 
-def _files(service: _Service) -> list[str]:
-    """Return the names of all descriptions, valid or not."""
-    found = service.described()
-    return [*found.mounts, *found.errors]
+def _with_daemon(service: _Service, found: Described) -> tuple[list[str], dict[str, str]]:
+    """Return which mounts can be upgraded, and the states of others that are mounted.
 
+    What is not mounted needs no upgrade.
+    """
+    from efuse.service.seeing import State, see
 
-def _mounted(service: _Service, names: Iterable[str]) -> list[str]:
-    from efuse.service.seeing import see
-
-    found = []
-    for name in names:
+    names, left_out, table = [], {}, all_mounts()
+    for name in (*found.mounts, *found.errors):
         record = service.records.load(name)
-        if record is not None and see(record, record.mountpoint).is_mounted:
-            found.append(name)
-    return found
+        if record is None:
+            continue
+        seen = see(record, record.mountpoint, table)
+        if seen.state in (State.SERVING, State.WAITING):
+            names.append(name)
+        elif seen.is_mounted:
+            left_out[name] = str(seen.state)
+    return names, left_out
 
 
-def _each(service: _Service, names: list[str], act: Callable[[str], str], as_json: bool) -> None:
-    """Do something with each mount, and print what was done. The first failure ends it."""
+def _each(
+    names: list[str], act: Callable[[str], str], as_json: bool, *, goes_on: bool = False
+) -> int:
+    """Do something with each mount, print what was done, and return the exit status.
+
+    :param goes_on: whether a failure does not keep the others from being worked on.
+    """
     done: list[dict[str, str]] = []
+    status = 0
     try:
         for name in names:
-            with service.records.locked(name):
+            try:
                 done.append({"name": name, "result": act(name)})
-            if not as_json:
-                echo(f"{shown(name)}: {done[-1]['result']}")
+            except EfuseError as error:
+                if not goes_on:
+                    raise
+                report(error, "efuse")
+                status = 1
+            else:
+                if not as_json:
+                    echo(f"{shown(name)}: {done[-1]['result']}")
     finally:
         if as_json:
             print_json(done)
+    return status

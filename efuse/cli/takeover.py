@@ -27,9 +27,19 @@ __all__ = ["cli"]
     is_flag=True,
     help="Kill the running daemon if it does not end otherwise. What it has not written is lost.",
 )
+@click.option(
+    "--mount-number",
+    "number",
+    type=int,
+    default=0,
+    metavar="NUMBER",
+    help="Unique number of MOUNT, as statmount(2) has it. Any other mount is refused.",
+)
 @click.argument("mount", type=MOUNT)
 @daemon_options
-def cli(restart: str | None, within_s: int, force: bool, mount: str, **given: Any) -> None:
+def cli(
+    restart: str | None, within_s: int, force: bool, number: int, mount: str, **given: Any
+) -> None:
     """Replace the daemon of MOUNT by DAEMON, while programs use the mount.
 
     MOUNT is a path on an eFuse mount, or the number of its connection. The running daemon is ended,
@@ -49,6 +59,7 @@ def cli(restart: str | None, within_s: int, force: bool, mount: str, **given: An
     efuse takeover --force --restart /mnt -- mydaemon -f /mnt
     """
     from efuse.cli._restarting import supervise
+    from efuse.control.mounts import number_of
     from efuse.fs.mountpoint import kernel_lacks_efuse
 
     found = connection(mount)
@@ -66,23 +77,25 @@ def cli(restart: str | None, within_s: int, force: bool, mount: str, **given: An
     daemon = Daemon.given(**given)
     if shutil.which(daemon.command[0]) is None:
         raise UsageError(f"{daemon.command[0]} cannot be started: it is no program (ENOENT)")
-    supervise(daemon, restart, lambda: _begin(daemon, found, seen, within_s, force=force))
+    number = number or number_of(found.id)
+    supervise(
+        daemon, restart, lambda: _begin(daemon, found, seen, within_s, force=force, number=number)
+    )
 
 
 def _begin(
-    daemon: Daemon, found: Connection, seen: Mount, within_s: int, *, force: bool
+    daemon: Daemon, found: Connection, seen: Mount, within_s: int, *, force: bool, number: int
 ) -> Running:
     """End the daemon of a mount, and start its successor."""
     from efuse.cli._restarting import start
-    from efuse.control.mounts import number_of
     from efuse.supervisor.asking import Asked
     from efuse.supervisor.daemon_mount import DaemonMount
     from efuse.supervisor.replacing import without_daemon
     from efuse.supervisor.running import attaching
 
     attach = attaching(daemon.options)
-    mount = DaemonMount(seen.mountpoint, number=number_of(found.id), asked=Asked.of_mount(seen))
-    with without_daemon(found, seen.mountpoint, within_s=within_s, force=force):
+    mount = DaemonMount(seen.mountpoint, number=number, asked=Asked.of_mount(seen))
+    with without_daemon(found, seen.mountpoint, within_s=within_s, force=force, number=number):
         mount.begin(found.id, attach)
         if mount.reason and daemon.require:
             raise NotSupportedError(f"{seen.mountpoint} cannot be accelerated: {mount.reason}")

@@ -22,19 +22,24 @@ def mounting(given: Description, *, succeeds: bool = False) -> list[str]:
         return [*_EFUSE, "run", *_run_options(given), "--", *given.command]
     recovery = 0 if given.restart == "never" and not succeeds else given.recovery
     options = (*given.options, f"recovery={recovery}")
-    words = [*_EFUSE, "mount", *_options(given), "-o", ",".join(options)]
+    # In the foreground: the process that is started is the daemon.
+    words = [*_EFUSE, "mount", "--foreground", *_options(given), "-o", ",".join(options)]
     for argument in given.arguments:
         words += ["--arg", argument]
     return [*words, "--", given.type, *([given.source] if given.source else []), given.mountpoint]
 
 
-def taking_over(given: Description, connection: int, *, force: bool) -> list[str]:
+def taking_over(given: Description, connection: int, number: int, *, force: bool) -> list[str]:
     """Return the command that replaces the daemon of a *command*.
 
     :param connection: number of the connection.
+    :param number: unique number of the mount, see `efuse.control.mounts.number_at`; 0 if it is not
+        known.
     :param force: whether a daemon is killed that does not end otherwise.
     """
     words = [*_EFUSE, "takeover", *(["--force"] if force else []), *_run_options(given)]
+    if number:
+        words.append(f"--mount-number={number}")
     return [*words, str(connection), "--", *given.command]
 
 

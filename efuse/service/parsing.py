@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import os
 import re
 import tomllib
@@ -11,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from efuse.control import CONSISTENCY, MOST_RECOVERY_S, PROMISES
+from efuse.control import CONSISTENCY, MOST_RECOVERY_S, PROMISES, all_mounts
+from efuse.control.mounts import resolve
 from efuse.errors import EfuseError, UsageError
 from efuse.locations import read_private
 from efuse.profiles import all_profiles
@@ -22,7 +25,8 @@ __all__ = ["DIRECTORY", "Described", "described", "parsed", "read"]
 DIRECTORY = Path("/etc/efuse/mounts.d")
 """Where descriptions are by default."""
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+# The names of its records are longer, and may have 255 bytes.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
 _SIZE = re.compile(r"[0-9]+([kmg](i?b)?)?", re.IGNORECASE)
 _SIZES = {"data_cache": "--data-cache", "max_request": "--max-request"}
 _SIZES["max_readdir"] = "--max-readdir"
@@ -43,7 +47,7 @@ class Described:
 def described(directory: Path) -> Described:
     """Read all descriptions in a directory: the files whose names end in ``.toml``.
 
-    :raises EfuseError: the directory cannot be read.
+    :raises EfuseError: the directory or mountinfo cannot be read.
     """
     try:
         paths = sorted(path for path in directory.iterdir() if path.suffix == ".toml")
@@ -52,25 +56,24 @@ def described(directory: Path) -> Described:
             f"{directory} cannot be read: {os.strerror(error.errno or 0)}",
             hint="create it, or name another one with --directory",
         ) from error
-    found: list[Description] = []
+    found: dict[str, Description] = {}
     errors: dict[str, EfuseError] = {}
+    table = all_mounts()
     for path in paths:
         try:
-            found.append(_alone(read(path), path, found))
+            given = read(path)
+            place = resolve(given.mountpoint, table)
+            if place in found:
+                raise UsageError(
+                    f"{path} cannot be used: {found[place].name}.toml has the same mountpoint"
+                    " (EEXIST)",
+                    hint="remove one of the two files, or change its mountpoint",
+                )
+            found[place] = given
         except EfuseError as error:
             errors[path.stem] = error
     # A mount may lie below another one.
-    return Described({d.name: d for d in sorted(found, key=lambda d: d.mountpoint)}, errors)
-
-
-def _alone(given: Description, path: Path, others: list[Description]) -> Description:
-    for other in others:
-        if other.mountpoint == given.mountpoint:
-            raise UsageError(
-                f"{path} cannot be used: {other.name}.toml has the same mountpoint (EEXIST)",
-                hint="remove one of the two files, or change its mountpoint",
-            )
-    return given
+    return Described({given.name: given for _, given in sorted(found.items())}, errors)
 
 
 def read(path: Path) -> Description:
@@ -104,7 +107,7 @@ def parsed(path: Path, text: str) -> Description:
     if not _NAME.fullmatch(path.stem):
         raise UsageError(
             f"{path} cannot be used: {path.stem!r} is no name for a mount (EINVAL)",
-            hint="use letters, digits, '.', '_' and '-', and begin with a letter or digit",
+            hint="use up to 200 letters, digits, '.', '_' and '-', and begin with one of the first",
         )
     try:
         table = tomllib.loads(text)
@@ -152,7 +155,14 @@ def _is_option(value: Any) -> bool:
 
 
 def _is_arguments(value: Any) -> bool:
-    return isinstance(value, dict) and all(name.isidentifier() for name in value)
+    return isinstance(value, dict) and all(map(_is_argument, value, value.values()))
+
+
+def _is_argument(name: str, value: Any) -> bool:
+    """Tell whether an argument reaches the class as it is: `efuse mount` reads Python literals."""
+    with contextlib.suppress(ValueError, SyntaxError):
+        return name.isidentifier() and ast.literal_eval(repr(value)) == value
+    return False
 
 
 # What each key has to be. The word tells which kind of mount has the key.
@@ -167,7 +177,7 @@ _KEYS: Mapping[str, tuple[str, _Check, str]] = {
     ),
     "type": ("type", _is_text, "passthrough, or MODULE:CLASS"),
     "source": ("type", _is_path, "an absolute path"),
-    "arguments": ("type", _is_arguments, "a table of names and values"),
+    "arguments": ("type", _is_arguments, "a table of names and values, without dates, inf and nan"),
     "options": ("type", _is_option, "a list of mount options, without recovery"),
     "consistency": (
         "",
@@ -221,7 +231,7 @@ class _Reader:
             for key in [*table]
             if key not in _SIZES and key != "arguments"
         }
-        given["mountpoint"] = os.path.normpath(given["mountpoint"])
+        given["mountpoint"] = os.path.normpath("/" + given["mountpoint"].lstrip("/"))
         given["arguments"] = tuple(
             f"{name}={value!r}" for name, value in table.pop("arguments", {}).items()
         )
@@ -249,7 +259,17 @@ class _Reader:
     def _line_of(self, key: str) -> int:
         """Return the number of the line with a key; 1 if it is written in another way."""
         begins = re.compile(rf"\s*\[?\s*[\"']?{re.escape(key)}[\"']?\s*[\].=]")
-        for number, line in enumerate(self._text.splitlines(), 1):
-            if begins.match(line):
+        lines = self._text.split("\n")
+        for number, line in enumerate(lines, 1):
+            if begins.match(line) and _is_complete("\n".join(lines[: number - 1])):
                 return number
         return 1
+
+
+def _is_complete(text: str) -> bool:
+    """Tell whether a text does not end within a value, such as a string of several lines."""
+    try:
+        tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return False
+    return True

@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from efuse.fs.forking import forked
 
 __all__ = ["Process", "spawn"]
+
+_MARK = "EFUSE_SERVICE_START"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,14 @@ class Process:
             if words[0] not in (b"Z", b"X"):
                 return cls(pid, int(words[19]))
         return None
+
+    @property
+    def mark(self) -> str:
+        """What stands in the environment of a command that `spawn` has executed in this process.
+
+        The processes that it starts inherit it, also those in the background.
+        """
+        return f"{_MARK}={self.pid}-{self.began}"
 
     @property
     def is_alive(self) -> bool:
@@ -70,31 +81,41 @@ def spawn(command: list[str], log: Path, note: Callable[[Process], None]) -> Pro
     If this process ends before the record is complete, the command is never executed. So a command
     that runs always has a record, and no other process starts it a second time.
 
+    A signal that arrives before it is executed ends it.
+
     :param command: an absolute path, and arguments.
-    :param log: file for its output, which is emptied.
+    :param log: file for its output. It is made, or emptied, after the command was recorded.
     :param note: records the process.
     :raises OSError: no process can be made.
     """
     receive, send = os.pipe()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
-        pid = forked(lambda: _execute(command, log, receive))
+        pid = forked(lambda: _execute(command, log, receive, mask))
     except BaseException:
         os.close(send)
         raise
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.close(receive)
     try:
         begun = Process.of(pid)
-        assert begun is not None, "it waits for this process"
+        if begun is None:  # it was killed
+            raise OSError(errno.ESRCH, os.strerror(errno.ESRCH))
         note(begun)
-        os.write(send, b".")
+        with contextlib.suppress(BrokenPipeError):  # it was killed
+            os.write(send, b".")
     finally:
         os.close(send)
     return begun
 
 
-def _execute(command: list[str], log: Path, receive: int) -> int:
+def _execute(command: list[str], log: Path, receive: int, mask: Iterable[int]) -> int:
     """Wait for the word of the parent, and execute a command in place of this process."""
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):  # a handler of the parent
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     # Among them are the locks of this process, and the other end of the pipe.
     os.dup2(receive, 3)
     os.closerange(4, os.sysconf("SC_OPEN_MAX"))
@@ -109,5 +130,8 @@ def _execute(command: list[str], log: Path, receive: int) -> int:
     os.dup2(streams[1], 1)
     os.dup2(streams[1], 2)
     os.closerange(3, streams[1] + 1)
-    os.execv(command[0], command)
+    me = Process.of(os.getpid())
+    assert me is not None
+    name, _, value = me.mark.partition("=")
+    os.execve(command[0], command, {**os.environ, name: value})
     return 1

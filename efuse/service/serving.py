@@ -10,18 +10,18 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from efuse.control import Connection
-from efuse.control.mounts import MOUNTINFO
+from efuse.control import Connection, Mount, all_mounts
+from efuse.control.mounts import MOUNTINFO, numbered
 from efuse.display import shown
-from efuse.errors import EfuseError
-from efuse.service.actions import begin, remember
+from efuse.errors import ControlError, EfuseError
+from efuse.service.actions import begin, obstacle
 from efuse.service.description import Description
 from efuse.service.parsing import described
 from efuse.service.records import Record, Records
-from efuse.service.seeing import Seen, State, see
+from efuse.service.seeing import Seen, State, see, settled
 from efuse.service.silence import Silence
 from efuse.supervisor.policy import End, Restarts
 
@@ -55,19 +55,24 @@ class Service:
         self._statuses: dict[int, int] = {}
         self._told: dict[str, str] = {}
         self._silence = Silence(clock=clock)
+        self._has_begun = False
 
     def reload(self) -> None:
         """Read the descriptions. A mount whose description is no longer there goes on.
 
-        :raises EfuseError: the directory cannot be read.
+        :raises EfuseError: the directory cannot be read, or that of the records not be written.
         """
         found = described(self._directory)
         for error in found.errors.values():
             _log.warning("%s", shown(str(error)))
         for name in self.wanted.keys() - found.mounts.keys():
             self._due.pop(name, None)
+            self._silence.forget(name)
             _log.warning("%s is not attended to: its description is gone or invalid", name)
         self.wanted, self.invalid = {**found.mounts}, len(found.errors)
+        for name in self._records.names():
+            if name not in self.wanted:  # nothing looks at it any more
+                self._records.note_silence(name, is_silent=False)
 
     def step(self) -> float:
         """Look at each mount, and start what is to be started.
@@ -75,19 +80,28 @@ class Service:
         :returns: how long nothing has to be done unless something happens, in seconds.
         """
         self._reap()
+        self._has_begun = False
+        try:
+            table = all_mounts()
+        except ControlError as error:
+            _log.warning("%s", shown(str(error)))
+            return _LOOK_S
         for given in self.wanted.values():
             try:
-                self._attend(given)
+                self._attend(given, table)
             except EfuseError as error:
                 self._tell(given.name, str(error))
+        if self._has_begun:  # a process that is not watched yet
+            return 0.0
         now = self._clock()
         # What is due already has to wait for a command that has the lock of the mount.
         return min([_LOOK_S, *(due - now for due in self._due.values() if due > now)])
 
     def watched(self) -> Iterator[tuple[int, int]]:
-        """Yield a descriptor for each event that `step` waits for, with the events to poll for.
+        """Yield a descriptor for each event after which `step` has to look again.
 
-        The caller closes them.
+        With each one come the events to poll for. The caller opens them before it calls `step`, so
+        that no event is lost, and closes them.
         """
         for given in self.wanted.values():
             with contextlib.suppress(EfuseError):  # `step` has reported it
@@ -97,32 +111,47 @@ class Service:
         record = self._records.load(given.name)
         if record is None:
             return
-        if (fd := record.process.opened()) >= 0:
-            yield fd, select.POLLIN
-        if number := see(record, given.mountpoint).connection:
-            with contextlib.suppress(OSError):  # it has ended
-                fd = os.open(Connection(number).path / "daemon", os.O_RDONLY | os.O_CLOEXEC)
+        for process in record.started:
+            if (fd := process.opened()) >= 0:
+                yield fd, select.POLLIN
+        # That it is mounted, the table of mounts tells.
+        if (found := numbered(record.number)) is not None and found.is_of_fuse:
+            with contextlib.suppress(OSError):  # it has ended, or is plain FUSE
+                path = Connection(found.connection).path / "daemon"
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 yield fd, select.POLLPRI
                 os.pread(fd, 16, 0)  # only a later change is reported
 
-    def _attend(self, given: Description) -> None:
+    def _attend(self, given: Description, table: Sequence[Mount]) -> None:
         # A command that has the lock starts, replaces or stops the mount.
         with self._records.locked(given.name, wait=False) as is_locked:
             if not is_locked:
                 return
             record = self._records.load(given.name)
-            seen = see(record, given.mountpoint)
+            seen = see(record, given.mountpoint, table)
             self._records.shorten_log(given.name)
             if record is not None:
-                remember(self._records, record, seen)
-            if seen.state is State.FOREIGN:
-                self._tell(given.name, f"another file system is mounted on {given.mountpoint}")
-            elif seen.state is State.SERVING:
+                record = self._settled(given, record, seen)
+            if seen.state is State.SERVING:
                 self._note_service(given.name, seen)
-            if seen.state in _STARTED and not seen.supervisor and not (record and record.rest):
-                self._start_when_due(given, record, seen)
-            else:
+            elif self._records.is_silent(given.name):
+                self._records.note_silence(given.name, is_silent=False)
+            why = obstacle(given, record, seen)
+            if why:
+                self._tell(given.name, why)
+            if seen.state not in _STARTED or seen.attendant or why or (record and record.rest):
                 self._due.pop(given.name, None)
+            else:
+                self._start_when_due(given, record, seen)
+
+    def _settled(self, given: Description, record: Record, seen: Seen) -> Record:
+        """Record what was seen of a mount."""
+        after = settled(record, seen)
+        if after.rest == "ended" and given.restart == "always":  # its description was changed
+            after = dataclasses.replace(after, rest="")
+        if after != record:
+            self._records.save(after)
+        return after
 
     def _note_service(self, name: str, seen: Seen) -> None:
         self._restarts.setdefault(name, Restarts("always"))
@@ -146,9 +175,14 @@ class Service:
                 _log.warning("%s has ended, and is not started again", name)
                 return
             self._due[name] = self._clock() + delay_s
-        if self._clock() >= self._due[name]:
-            del self._due[name]
-            begin(given, self._records, seen)
+        if self._clock() < self._due[name]:
+            return
+        del self._due[name]
+        # The table of mounts may have changed since.
+        seen = see(record, given.mountpoint, all_mounts())
+        if seen.state in _STARTED and not seen.attendant:
+            self._has_begun = True
+            begin(given, self._records, record, seen)
 
     def _delay(self, given: Description, record: Record | None, seen: Seen) -> float | None:
         """Return how long to wait before a mount is started, in seconds; None: it is not."""
@@ -158,10 +192,11 @@ class Service:
             return 0.0
         status = self._statuses.pop(record.process.pid, None)
         served_s = self._clock() - self._since.pop(name) if name in self._since else 0.0
-        if given.restart == "never":
-            return None
-        if given.restart == "on-failure" and self._has_ended_well(record, seen, status):
-            return None
+        if self._records.has_begun(name):  # its starter was not killed before that
+            if given.restart == "never":
+                return None
+            if given.restart == "on-failure" and self._has_ended_well(record, seen, status):
+                return None
         is_known = name in self._restarts
         restarts = self._restarts.setdefault(name, Restarts("always"))
         if not is_known:  # it has ended while there was no service
@@ -179,12 +214,12 @@ class Service:
     def _has_ended_well(record: Record, seen: Seen, status: int | None) -> bool:
         """Tell whether a mount has ended without a failure.
 
-        A file system of the package leaves its mount if it fails. How a process has ended that
-        another one has started is not known: it counts as a failure.
+        A daemon that fails leaves its mount. How a process has ended that another one has started
+        is not known: it counts as a failure.
         """
-        if record.has_command:
-            return status == 0
-        return seen.state is State.DOWN and record.number != 0
+        if seen.state is not State.DOWN:
+            return False
+        return status == 0 if record.has_command else record.number != 0
 
     def _reap(self) -> None:
         """Note how the processes have ended that this one has started."""
@@ -217,22 +252,27 @@ def serve(directory: Path, records: Records, *, ready: Callable[[], None]) -> Se
     ):
         service.reload()
         records.note_service(directory, invalid=service.invalid)
-        wait_s = service.step()
-        ready()
+        is_ready = False
         while True:
-            _await_event(service, table.fileno(), wakes, wait_s)
+            with _watching(service, table.fileno(), wakes) as poll:
+                wait_s = service.step()
+                if not is_ready:
+                    is_ready = True
+                    ready()
+                poll.poll(wait_s * 1000)
+            with contextlib.suppress(BlockingIOError):
+                os.read(wakes, 4096)
             if signal.SIGHUP in seen:
                 seen.discard(signal.SIGHUP)
-                _reload(service)
-                records.note_service(directory, invalid=service.invalid)
+                _reload(service, records, directory)
             if seen:
                 return service
-            wait_s = service.step()
 
 
-def _reload(service: Service) -> None:
+def _reload(service: Service, records: Records, directory: Path) -> None:
     try:
         service.reload()
+        records.note_service(directory, invalid=service.invalid)
     except EfuseError as error:
         _log.warning("%s", shown(str(error)))
     else:
@@ -257,8 +297,13 @@ def _signals() -> Iterator[tuple[int, set[int]]]:
         os.close(send)
 
 
-def _await_event(service: Service, table: int, wakes: int, most_s: float) -> None:
-    """Wait until the state of a mount or process changes, or a signal comes."""
+@contextlib.contextmanager
+def _watching(service: Service, table: int, wakes: int) -> Iterator[select.poll]:
+    """Watch the mounts and processes. Yield what reports an event since then, or a signal.
+
+    :param table: descriptor of mountinfo.
+    :param wakes: descriptor that a signal makes readable.
+    """
     poll = select.poll()
     with contextlib.ExitStack() as stack:
         poll.register(table, select.POLLPRI)
@@ -266,6 +311,4 @@ def _await_event(service: Service, table: int, wakes: int, most_s: float) -> Non
         for fd, events in service.watched():
             stack.callback(os.close, fd)
             poll.register(fd, events)
-        poll.poll(most_s * 1000)
-    with contextlib.suppress(BlockingIOError):
-        os.read(wakes, 4096)
+        yield poll

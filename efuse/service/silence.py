@@ -63,6 +63,10 @@ class Silence:
             return now.seen_s - before.seen_s >= _PATIENCE_S
         return False
 
+    def forget(self, name: str) -> None:
+        """Forget a mount that is not looked at for a while."""
+        self._seen.pop(name, None)
+
 
 def _counts(number: int) -> tuple[int, int]:
     """Return how many requests wait, and how many have been answered.

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from efuse.control import Mount, all_mounts
 from efuse.control.daemons import holders
 from efuse.service.parsing import Described
 from efuse.service.records import Record, Records
-from efuse.service.seeing import Seen, State, see
+from efuse.service.seeing import Seen, State, see, settled
 
 __all__ = ["Status", "statuses"]
 
@@ -63,6 +64,8 @@ class Status:
     def json(self) -> Mapping[str, Any]:
         """All of it, for programs."""
         daemons = sorted(holders(self.seen.connection)) if self.seen.connection else []
+        # A file system of the package has none.
+        supervisor = 0 if self.seen.attendant in daemons else self.seen.attendant
         return {
             "name": self.name,
             "mountpoint": self.mountpoint,
@@ -72,7 +75,7 @@ class Status:
             "waiting": self.seen.waiting,
             "answers": self.is_up,
             "daemons": daemons,
-            "supervisor": self.seen.supervisor or None,
+            "supervisor": supervisor or None,
             "described": self.is_described,
             "changed": self.is_changed,
             "problem": self.problem,
@@ -86,15 +89,21 @@ def statuses(records: Records, found: Described) -> list[Status]:
     :raises EfuseError: another user can change the records, or mountinfo cannot be read.
     """
     names = {*found.mounts, *found.errors, *records.names()}
-    is_attended = records.service() is not None
-    return [_status(name, records, found, is_attended=is_attended) for name in sorted(names)]
+    is_attended, table = records.service() is not None, all_mounts()
+    return [_status(name, records, found, table, is_attended=is_attended) for name in sorted(names)]
 
 
-def _status(name: str, records: Records, found: Described, *, is_attended: bool) -> Status:
+def _status(
+    name: str, records: Records, found: Described, table: Sequence[Mount], *, is_attended: bool
+) -> Status:
     given = found.mounts.get(name)
     record = records.load(name)
-    place = record.mountpoint if record is not None else given.mountpoint if given else ""
-    seen = see(record, place) if place else Seen(State.DOWN)
+    place = given.mountpoint if given is not None else record.mountpoint if record else ""
+    seen = see(record, place, table) if place else Seen(State.DOWN)
+    if record is not None:
+        record = settled(record, seen)
+        if seen.is_mounted:
+            place = record.mountpoint
     is_old = record is not None and given is not None and record.digest != given.digest
     problem = str(found.errors.get(name, "")) or _failure(records, record, seen)
     return Status(

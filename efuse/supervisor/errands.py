@@ -159,7 +159,9 @@ class Errands:
     def let_go(self, mount: DaemonMount) -> None:
         """Leave a mount to another supervisor. The daemon does not unmount it any more."""
         with self._lock:
-            self._left.append(Known(mount.connection, mount.number, mount.asked))
+            # Without its number, a later mount with the same connection would be taken for it.
+            if mount.number:
+                self._left.append(Known(mount.connection, mount.number, mount.asked))
             self._abandon(mount)
 
     def end_all(self) -> None:

@@ -19,6 +19,7 @@ from efuse.conditions import comes_true
 from efuse.control import Connection
 from efuse.control.daemon_locks import DaemonLock, is_locked, locked
 from efuse.control.daemons import holders
+from efuse.control.mounts import is_mounted
 from efuse.control.takeover import why_it_ends
 from efuse.errors import ControlError, MountError
 
@@ -32,18 +33,28 @@ _CAUGHT = re.compile(r"^SigCgt:\s*([0-9a-f]+)$", re.MULTILINE)
 
 @contextlib.contextmanager
 def without_daemon(
-    connection: Connection, mountpoint: str, *, within_s: int, force: bool
+    connection: Connection, mountpoint: str, *, within_s: int, force: bool, number: int = 0
 ) -> Iterator[None]:
     """End the daemon of a mount. Within the block, no other process starts one.
 
+    :param connection: its connection. After the mount has ended, another one may have its number.
     :param mountpoint: the mount point, for messages.
+    :param number: unique number of the mount, see `efuse.control.mounts.number_at`; 0 if it is not
+        known.
     :param within_s: how long the mount waits for a successor, in seconds.
     :param force: whether the daemon may be killed.
     :raises MountError: the daemon cannot be ended, or the mount ends with it.
     :raises ControlError: this process is not root, or another one replaces the daemon.
     """
+    connection.pin()
     lock = locked(connection, DaemonLock.REPLACING)
     try:
+        # The mount that has the connection now had it when it was pinned.
+        if number and is_mounted(number) != connection.id:
+            raise MountError(
+                f"{mountpoint} cannot be taken over: it was unmounted meanwhile (ENOTCONN)",
+                hint="efuse stat shows what is mounted",
+            )
         why = why_it_ends(connection)
         if why:
             raise MountError(f"{mountpoint} cannot be taken over: {why}")
@@ -107,6 +118,7 @@ def _end(connection: Connection, mountpoint: str, *, force: bool) -> None:
                 stack.callback(os.close, opened[process])
         # An id may have been used again before its descriptor was opened.
         serving = [opened[process] for process in holders(connection.id) & opened.keys()]
+        _ = connection.connected  # fails if the connection has ended: these serve a later one
         numbers = [signal.SIGKILL] if unmounts else [signal.SIGTERM]
         numbers += [signal.SIGKILL] if force else []
         if not any(_has_ended_by(number, serving, connection) for number in numbers):

@@ -55,16 +55,20 @@ class Known:
 def known_at(where: int, mounts: Iterable[Known]) -> Known | None:
     """Return the mount whose root a descriptor is open on, if it is one of *mounts*.
 
-    No file system is asked.
+    No file system is asked. Several of *mounts* may have had the same connection, one after the
+    other.
 
     :param where: the descriptor, open with O_PATH.
     """
     seen = DetachedMount(where)
     connection = seen.connection
+    if not seen.is_root:
+        return None
+    number = number_at(directory=where)  # None: only its user may ask
     for known in mounts:
-        if known.connection == connection and seen.is_root:
-            number = number_at(directory=where)  # None: only its user may ask
-            return known if not known.number or number in (None, known.number) else None
+        is_the_same = not known.number or number in (None, known.number)
+        if known.connection == connection and is_the_same:
+            return known
     return None
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -57,10 +58,15 @@ class Mounts:
         """Return the directory that a mount shows."""
         return self.root / f"source-{name}"
 
-    def describe(self, name: str, more: str = "") -> None:
-        """Write the description of a mount."""
+    def describe(self, name: str, more: str = "", *, command: tuple[str, ...] = ()) -> None:
+        """Write the description of a mount.
+
+        :param command: the daemon, in place of the one that works.
+        """
         lines = [f'mountpoint = "{self.at(name)}"', "recovery = 600", more]
-        if name == "own":
+        if command:
+            lines += [f"command = {json.dumps(command)}"]
+        elif name == "own":
             lines += ['type = "passthrough"', f'source = "{self.source(name)}"']
         else:
             command = [built("passthrough_ll"), "-f", "-o"]
@@ -84,9 +90,12 @@ class Mounts:
         """Run a command of `efuse service`."""
         return run_efuse(*self._words, *words, status=status)
 
-    def told(self) -> dict[str, dict[str, Any]]:
-        """Return what `efuse service status` tells of each mount."""
-        done = self.run("status", "--json", status=1 if self.bad else 0)
+    def told(self, *, bad: bool = False) -> dict[str, dict[str, Any]]:
+        """Return what `efuse service status` tells of each mount.
+
+        :param bad: whether one of them is not as it is to be.
+        """
+        done = self.run("status", "--json", status=1 if bad or self.bad else 0)
         return {each["name"]: each for each in json.loads(done.stdout)["mounts"]}
 
     @property
@@ -260,3 +269,58 @@ def test_stopped_mount_is_unmounted_and_stays_so(mounts: Mounts) -> None:
     with mounts.service("--unmount") as service:
         assert service.end(signal.SIGTERM)[0] == 0
     assert not any(map(mounts.is_mounted, ONES))
+
+
+def test_mount_of_another_program_is_neither_taken_over_nor_unmounted(mounts: Mounts) -> None:
+    mounts.describe("one", command=("/bin/false",))
+    with mounts.service():
+        mounts.await_service("two", "own")
+        assert "one is not served: " in mounts.run("start", "one", status=1).stderr
+        run_efuse("mount", "passthrough", mounts.source("one"), mounts.at("one"))
+        other = mounts.connection("one").id
+        # The service may just have tried once more.
+        eventually(lambda: mounts.told(bad=True)["one"]["state"] == "foreign", "the last try")
+        assert mounts.told(bad=True)["one"]["connection"] == other
+        done = mounts.run("start", "one", status=1)
+        assert "one cannot be started: another file system is mounted on " in done.stderr
+        assert mounts.run("stop", "--lazy", "one").stdout == "one: was not running\n"
+        mounts.await_service("one")
+        assert mounts.connection("one").id == other
+        # Over a mount that is served.
+        own = mounts.connection("own").id
+        run_efuse("mount", "passthrough", mounts.source("one"), mounts.at("own"))
+        done = mounts.run("stop", "--lazy", "own", status=1)
+        assert "own cannot be stopped: " in done.stderr
+        assert mounts.told(bad=True)["own"]["connection"] == own
+        assert len([m for m in all_mounts() if m.mountpoint == str(mounts.at("own"))]) == 2
+        unmount(str(mounts.at("own")))
+        assert mounts.run("stop", "own").stdout == "own: stopped\n"
+        assert not mounts.is_mounted("own")
+
+
+def test_daemon_that_hangs_at_its_start_keeps_no_command_waiting(mounts: Mounts) -> None:
+    mounts.describe("one", command=("/bin/sleep", "6000"))
+    with mounts.service():
+        mounts.await_service("two", "own")
+        done = mounts.run("start", "--wait", "1", "one", status=1)
+        assert "one is not served yet: process " in done.stderr
+        assert mounts.told(bad=True)["one"]["state"] == "starting"
+        assert mounts.run("stop", "one").stdout == "one: stopped\n"
+        assert mounts.told()["one"]["state"] == "stopped"
+        # A successor that hangs: the mount waits, until that one is ended.
+        mounts.describe("two", command=("/bin/sleep", "6000"))
+        done = mounts.run("upgrade", "--wait", "1", "two", status=1)
+        hangs = re.search(r"two is not served yet: process (\d+) goes on", done.stderr)
+        assert hangs
+        connection = mounts.connection("two")
+        eventually(lambda: connection.daemon == "dead", "the end of the last daemon")
+        assert "still upgrades it" in mounts.run("upgrade", "two", status=1).stderr
+        os.kill(int(hangs[1]), signal.SIGTERM)
+        # The service has not read the description again.
+        mounts.await_successor("two", 1)
+        mounts.await_service("two")
+        assert mounts.run("stop", "--all").stdout.splitlines() == [
+            "two: stopped",
+            "own: stopped",
+            "one: was not running",
+        ]

@@ -156,11 +156,31 @@ def test_unmount_by_a_daemon_that_was_replaced_is_ignored(
         mount = next(events)
         assert isinstance(mount, DaemonMount)
         connection = mount.connection
+        # A mount that has ended had the same connection before.
+        ended = DaemonMount(str(mountpoint), connection=connection, number=1)
+        running._errands.let_go(ended)
         running._errands.let_go(mount)
         ready.touch()
         assert [*events] == [Ended(0)]
         assert _at(mountpoint) == [connection]
     subprocess.run(["umount", "-l", mountpoint], check=True)
+
+
+def test_mount_without_a_number_that_was_left_is_not_taken_for_a_later_one(
+    stand_in: Path,
+) -> None:
+    """A later mount may have its connection."""
+    (stand_in / "mnt").mkdir()
+    mountpoint, ready = stand_in / "mnt", stand_in / "ready"
+    with scripted(_UNMOUNTS_LATER, mountpoint, ready, recovery_s=60) as running:
+        events = running.events()
+        mount = next(events)
+        assert isinstance(mount, DaemonMount)
+        mount.number = 0
+        running._errands.let_go(mount)
+        ready.touch()
+        assert [*events] == [Ended(0)]
+        assert not _at(mountpoint)
 
 
 _MOUNTS_ELSEWHERE = """

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from efuse.control import Connection, Mount, all_mounts
 from efuse.control.mounts import Numbered
 from efuse.service.description import Description
 from efuse.service.processes import Process
 from efuse.service.records import Records
+from efuse.service.seeing import Seen, see
 from tests.conftest import wait_for
 from tests.unit.fake_sysfs import FakeSysfs
 
@@ -36,7 +38,9 @@ class FakeMounts:
 
     The process that is started for a mount writes its id into the file `starts`, after the name of
     the mount and what it does, and goes on until it is ended. A takeover succeeds, unless the test
-    has made the file NAME.fails.
+    has made the file NAME.fails, or NAME.hangs.
+
+    A connection has the file `served`, with the id of the process that was started for the daemon.
 
     :ivar directory: directory of the descriptions.
     :ivar records: the records of the mounts.
@@ -52,12 +56,23 @@ class FakeMounts:
         self._connections: dict[str, int] = {}
         self._daemons: list[subprocess.Popen[bytes]] = []
         for name, fake in (
-            ("seeing.numbered", self._numbered),
-            ("seeing.number_of", lambda connection: self._mounted.get(connection, 0)),
-            ("actions.mounting", lambda given, succeeds: self._command(given, "mount")),
-            ("actions.taking_over", lambda given, number, force: self._command(given, f"{number}")),
+            ("service.seeing.numbered", self._numbered),
+            ("service.serving.numbered", self._numbered),
+            ("service.stopping.numbered", self._numbered),
+            ("fs.mountpoint.numbered", self._numbered),
+            ("service.seeing.number_of", lambda connection: self._mounted.get(connection, 0)),
+            ("service.actions.numbers", lambda: sorted(self._mounted.values())),
+            ("service.seeing.has_made", self._has_made),
+            ("service.seeing.serves", self._serves),
+            ("service.awaiting.serves", self._serves),
+            ("supervisor.replacing.is_mounted", self._connection_of),
+            ("service.actions.mounting", lambda given, succeeds: self._command(given, "mount")),
+            (
+                "service.actions.taking_over",
+                lambda given, connection, _, force: self._command(given, f"{connection}"),
+            ),
         ):
-            monkeypatch.setattr(f"efuse.service.{name}", fake)
+            monkeypatch.setattr(f"efuse.{name}", fake)
 
     def describe(self, name: str, more: str = "", *, what: str = 'command = ["x"]') -> None:
         """Write the description of a mount at /NAME."""
@@ -72,7 +87,7 @@ class FakeMounts:
         """Return the process that was started last for a mount."""
         record = self.records.load(name)
         assert record is not None
-        return record.process
+        return record.started[0]
 
     def end(self, name: str, status: int = 0) -> None:
         """End the process of a mount with a status."""
@@ -85,9 +100,22 @@ class FakeMounts:
 
     def mount(self, name: str, connection: int, **values: str) -> None:
         """Mount, as the process of a mount does."""
-        self.sysfs.add(connection, f"/{name}", **values)
-        self._mounted[connection] = 1000 + connection
+        self.mount_other(name, connection, **values)
+        self.set(connection, "served", str(self.process(name).pid))
         self._connections[name] = connection
+
+    def mount_other(self, name: str, connection: int, **values: str) -> None:
+        """Mount at /NAME, as any process does."""
+        self.sysfs.add(connection, f"/{name}", **{"state": "plain", **values})
+        self.set(connection, "served", "0")
+        self._mounted[connection] = 1000 + connection
+
+    def see(self, name: str, place: str = "") -> Seen:
+        """Return what is seen of a mount.
+
+        :param place: where its description has it; by default /NAME.
+        """
+        return see(self.records.load(name), place or f"/{name}", all_mounts())
 
     def set(self, connection: int, name: str, value: str) -> None:
         """Set an attribute of a connection."""
@@ -117,7 +145,10 @@ class FakeMounts:
 
     def close(self) -> None:
         """End all processes that were started."""
-        for pid in (int(line.split()[-1]) for line in self._lines()):
+        pids = {int(line.split()[-1]) for line in self._lines()}
+        for record in map(self.records.load, self.records.names()):
+            pids |= {each.pid for each in record.started if each.is_alive} if record else set()
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):
@@ -137,6 +168,7 @@ class FakeMounts:
             f"echo {given.name} {how} $$ >> {self.root}/starts\n"
             f"echo efuse: the last error of {given.name}\n"
             f"[ -e {self.root}/{given.name}.fails ] && exit 1\n"
+            f"while [ -e {self.root}/{given.name}.hangs ]; do sleep 0.01; done\n"
             f"{self._takeover(given.name)}"
             "while :; do sleep 0.01; done"
         )
@@ -151,8 +183,23 @@ class FakeMounts:
             f"echo $(($(cat {place}/incarnation) + 1)) > {place}/new\n"
             f"mv {place}/new {place}/incarnation\n"
             f"echo serving > {place}/new; mv {place}/new {place}/daemon\n"
+            f"echo $$ > {place}/new; mv {place}/new {place}/served\n"
         )
 
+    def _connection_of(self, number: int) -> int | None:
+        return {n: c for c, n in self._mounted.items()}.get(number)
+
     def _numbered(self, number: int) -> Numbered | None:
-        found = {n: c for c, n in self._mounted.items()}
-        return Numbered(number, 1, found[number], "efuse") if number in found else None
+        found = self._connection_of(number)
+        return None if found is None else Numbered(number, 100 + found, found, "efuse")
+
+    def _has_made(self, process: Process, mount: Mount) -> bool:
+        return self._is_served_by(process, mount.connection)
+
+    def _serves(self, process: Process, connection: Connection) -> bool:
+        is_by = self._is_served_by(process, connection.id)
+        return is_by and connection.daemon == "serving"
+
+    def _is_served_by(self, process: Process, connection: int) -> bool:
+        path = self.sysfs.root / f"connections/{connection}/served"
+        return int(path.read_text()) == process.pid

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import errno
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,10 +16,14 @@ from click.testing import CliRunner, Result
 
 from efuse.cli.service import cli
 from efuse.control import Connection
+from efuse.control.daemon_locks import DaemonLock, locked
+from efuse.control.mounts import Numbered
 from efuse.errors import EfuseError
+from efuse.service import stopping
 from efuse.service.description import Description
-from efuse.service.processes import Process
-from efuse.service.records import Records
+from efuse.service.processes import Process, spawn
+from efuse.service.records import Record, Records
+from efuse.service.seeing import Seen, State
 from efuse.service.serving import Service
 from tests.conftest import Eventually
 from tests.unit.fake_mounts import FakeMounts
@@ -77,7 +83,7 @@ def test_daemon_of_a_type_is_killed_and_followed(
     world.mount("b", 36)
     service.step()
     daemon = world.begin_daemon("b")
-    monkeypatch.setattr("efuse.service.actions.holders", lambda connection: {daemon})
+    monkeypatch.setattr("efuse.supervisor.replacing.holders", lambda connection: {daemon})
     world.describe("b", "recovery = 7", what=what)
     assert run(world, "upgrade", "b").output == "b: upgraded\n"
     assert Process.of(daemon) is None
@@ -152,7 +158,7 @@ def test_stopped_mount_without_a_description_is_forgotten(world: FakeMounts) -> 
         world.end(name)
     (world.directory / "a.toml").unlink()
     (world.directory / "bad.toml").write_text("x")
-    assert run(world, "stop", "a", "b").output == "a: was not running\nb: was not running\n"
+    assert run(world, "stop", "a", "b").output == "b: was not running\na: was not running\n"
     assert world.records.names() == ["b", "c"]
     assert "there is no mount 'bad'" in str(run(world, "stop", "bad").exception)
 
@@ -190,6 +196,183 @@ def test_list_shows_descriptions_and_errors(world: FakeMounts) -> None:
     assert "d.toml is not valid TOML" in run(world, "list").output
 
 
+@pytest.fixture
+def unmounted(world: FakeMounts, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Let `stop` unmount all but what is mounted at /b; return the mount points."""
+    made: list[str] = []
+
+    def unmount(record: Record, seen: Seen, **_: bool) -> None:
+        if record.mountpoint == "/b":
+            raise OSError(errno.EBUSY, "used")
+        made.append(record.mountpoint)
+        world.unmount(seen.connection)
+
+    monkeypatch.setattr(stopping, "_unmount", unmount)
+    return made
+
+
+@pytest.mark.parametrize("words", [("stop", "--lazy", "--all"), ("--unmount",)])
+def test_deepest_mount_is_unmounted_first_and_a_failure_does_not_keep_the_others(
+    words: tuple[str, ...],
+    world: FakeMounts,
+    unmounted: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("efuse.service.serving.serve", lambda *_, **__: None)
+    for name, place in (("a", "/x"), ("c", "/x/below")):
+        record = world.records.load(name)
+        assert record is not None
+        world.records.save(dataclasses.replace(record, mountpoint=place))
+    done = run(world, *words)
+    assert unmounted == ["/x/below", "/x"]
+    assert "b cannot be stopped: /b cannot be unmounted: Device or resource busy" in done.output
+    assert done.return_value == 1
+    assert world.see("b").state is State.SERVING
+
+
+def test_upgrade_of_all_leaves_out_what_has_no_daemon_and_tells_that(
+    world: FakeMounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.set(34, "daemon", "none")
+    real = world._numbered
+
+    def numbered(number: int) -> Numbered | None:
+        return Numbered(number, 1, 33, "fuse") if number == 1033 else real(number)
+
+    monkeypatch.setattr("efuse.service.seeing.numbered", numbered)
+    done = run(world, "upgrade", "--all")
+    assert "a is not upgraded: it is plain\n" in done.output
+    assert "b is not upgraded: it is aborted\n" in done.output
+    assert "c: upgraded\n" in done.output
+    assert done.return_value == 1
+    assert world.starts()[3:] == ["c 35"]
+
+
+def test_start_that_hangs_is_given_up_and_its_process_goes_on(world: FakeMounts) -> None:
+    world.unmount(33)
+    world.end("a", 3)
+    (world.root / "a.hangs").touch()
+    done = run(world, "start", "a", "--wait", "0.2")
+    process = world.process("a")
+    told = f"a is not served yet: process {process.pid} goes on (ETIMEDOUT)"
+    assert str(done.exception) == told
+    assert process.is_alive
+    assert run(world, "status", "a").return_value == 1
+    assert run(world, "stop", "a").output == "a: stopped\n"
+    assert not process.is_alive
+
+
+def test_stop_does_not_wait_for_a_start(world: FakeMounts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock of a mount is free while its daemon starts."""
+    world.unmount(33)
+    world.end("a", 3)
+    (world.root / "a.hangs").touch()
+    stopped = []
+
+    def look(given: Description, records: Records, process: Process, **_: object) -> None:
+        with records.locked(given.name, wait=False) as is_locked:
+            stopped.append(is_locked)
+
+    monkeypatch.setattr("efuse.service.actions.await_service", look)
+    assert run(world, "start", "a").output == "a: started\n"
+    assert stopped == [True]
+
+
+def test_upgrade_that_hangs_is_given_up_and_another_one_refused(world: FakeMounts) -> None:
+    old = world.process("a")
+    (world.root / "a.hangs").touch()
+    world.describe("a", "recovery = 7")
+    done = run(world, "upgrade", "a", "--wait", "0.2")
+    new = world.process("a")
+    assert str(done.exception) == f"a is not served yet: process {new.pid} goes on (ETIMEDOUT)"
+    done = run(world, "upgrade", "a", "--wait", "0.2")
+    told = f"a cannot be upgraded: process {new.pid} still upgrades it (EBUSY)"
+    assert str(done.exception) == told
+    assert old.is_alive
+    (world.root / "a.hangs").unlink()
+
+
+def test_failed_upgrade_leaves_the_process_in_the_record(world: FakeMounts) -> None:
+    old = world.process("a")
+    (world.root / "a.fails").touch()
+    assert "the last error of a" in str(run(world, "upgrade", "a").exception)
+    assert world.process("a") == old
+    world.unmount(33)
+    assert world.see("a").state is State.ENDING, "its first process has not ended"
+
+
+def test_daemon_that_its_old_supervisor_starts_is_no_success_of_an_upgrade(
+    world: FakeMounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (world.root / "a.hangs").touch()
+    world.describe("a", "recovery = 7")
+
+    def restarted(command: list[str], log: Path, note: Callable[[Process], None]) -> Process:
+        world.set(33, "incarnation", "1")
+        return spawn(command, log, note)
+
+    monkeypatch.setattr("efuse.service.actions.spawn", restarted)
+    done = run(world, "upgrade", "a", "--wait", "0.2")
+    assert "is not served yet" in str(done.exception)
+    told = json.loads(run(world, "status", "--json", "a").stdout)["mounts"]
+    assert [each["changed"] for each in told] == [True]
+
+
+def test_upgrade_that_was_interrupted_is_complete_when_its_daemon_serves(
+    world: FakeMounts, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+) -> None:
+    world.describe("a", "recovery = 7")
+    with monkeypatch.context() as patch:
+        patch.setattr("efuse.service.actions.await_service", lambda *_, **__: None)
+        run(world, "upgrade", "a")
+    new = world.process("a")
+    eventually(lambda: incarnations(world)[0] == 1, what="the successor")
+    service = Service(world.directory, world.records)
+    service.reload()
+    service.step()
+    record = world.records.load("a")
+    assert record is not None
+    assert (record.process, record.successor.pid) == (new, 0)
+    told = json.loads(run(world, "status", "--json", "a").stdout)["mounts"]
+    assert [each["changed"] for each in told] == [False]
+
+
+def test_start_attends_to_a_mount_that_was_stopped_but_is_served(world: FakeMounts) -> None:
+    """`stop` was killed before it has unmounted."""
+    record = world.records.load("a")
+    assert record is not None
+    world.records.save(dataclasses.replace(record, rest="stopped"))
+    assert run(world, "start", "a").output == "a: is served already\n"
+    assert world.records.load("a") == record
+
+
+def test_start_waits_for_a_supervisor_in_the_background(
+    world: FakeMounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.end("a")
+    world.set(33, "daemon", "dead")
+    fd = locked(Connection(33), DaemonLock.RESTARTING)
+    done = run(world, "start", "a", "--wait", "0.2")
+    os.close(fd)
+    assert "is not served yet" in str(done.exception)
+
+
+def test_stop_of_a_mount_whose_record_is_spoiled_tells_that(world: FakeMounts) -> None:
+    (world.directory / "a.toml").unlink()
+    world.records.path("a").write_text("{")
+    done = run(world, "stop", "a")
+    assert "a cannot be stopped: its record is spoiled (EINVAL)" in done.output
+    assert done.return_value == 1
+
+
+def test_second_description_of_a_place_is_not_started(world: FakeMounts) -> None:
+    (world.root / "link").symlink_to("/a")
+    for name, place in (("d", "//a"), ("e", world.root / "link"), ("f", "/./a/../a/")):
+        (world.directory / f"{name}.toml").write_text(f'mountpoint = "{place}"\ncommand = ["x"]\n')
+        done = run(world, "start", name)
+        assert "a.toml has the same mountpoint (EEXIST)" in str(done.exception)
+
+
 def test_reload_sends_a_signal_to_the_service(
     world: FakeMounts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +395,6 @@ def test_commands_of_a_user_are_refused(world: FakeMounts) -> None:
         os.setresgid(65534, 65534, 65534)
         os.setresuid(65534, 65534, 65534)
         shown = run(world, "status").return_value
-        refused = str(run(world, "stop", "a").exception)
+        refused = run(world, "stop", "a").output
         os._exit(0 if shown == 0 and "cannot be written: Permission denied" in refused else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
+from efuse.cli._filesystem import Request
 from efuse.cli.mount import cli as mount
 from efuse.cli.run import cli as run
 from efuse.cli.takeover import cli as takeover
@@ -58,14 +59,18 @@ def test_command_is_run_with_what_is_declared() -> None:
     assert (given.name, given.mountpoint, given.what) == ("name", "/mnt/a", "mydaemon")
     for found in (
         params(run, "run", mounting(given)),
-        params(takeover, "takeover", taking_over(given, 33, force=True)),
+        params(takeover, "takeover", taking_over(given, 33, 1033, force=True)),
     ):
         assert found["command"] == ("mydaemon", "-f", "/mnt/a")
         assert found["promises"] == ("stable_nodeids", "no_flush")
         assert (found["restart"], found["within_s"]) == ("on-failure", 30)
         assert (found["profile"], found["consistency"]) == ("none", "exclusive")
         assert (found["data_cache"], found["channels"]) == (64 << 20, False)
-    assert (found["mount"], found["force"]) == ("33", True)
+    assert (found["mount"], found["number"], found["force"]) == ("33", 1033, True)
+
+
+def test_mountpoint_has_no_superfluous_slashes() -> None:
+    assert parse(COMMAND.replace('"/mnt/a/"', '"//mnt//a/"')).mountpoint == "/mnt/a"
 
 
 def test_daemon_that_is_never_restarted_has_no_restart() -> None:
@@ -78,6 +83,7 @@ def test_type_is_mounted_with_its_options() -> None:
     assert (found["what"], found["places"]) == ("passthrough", ("/srv/b", "/mnt/b"))
     assert found["options"] == ("allow_other,ro,recovery=60",)
     assert found["require"] is True
+    assert found["foreground"] is True, "the process that is started is the daemon"
     never = parse(TYPE + 'restart = "never"\n')
     assert params(mount, "mount", mounting(never))["options"] == ("allow_other,ro,recovery=0",)
     # A mount that waits is only taken over with recovery.
@@ -123,6 +129,15 @@ def test_digest_differs_when_a_value_differs_and_identity_when_the_mount_does() 
         (TYPE.replace("source", "# s"), "name.toml cannot be used: source is missing"),
         (TYPE + 'profile = "none"\n', "line 6: profile cannot be used: it belongs to command"),
         (TYPE.replace('"ro"', '"recovery=3"'), "line 4: options cannot be used: "),
+        (TYPE.replace("\n", "\r"), "is not valid TOML: "),
+        (CLASS.replace("10", "1979-05-27"), "line 3: arguments cannot be used: "),
+        (CLASS.replace("10", "inf"), "line 3: arguments cannot be used: "),
+        (CLASS.replace("10", "[nan]"), "line 3: arguments cannot be used: "),
+        ("# \x85 \u2028\n" + COMMAND.replace("30", "0"), "line 9: recovery cannot be used"),
+        (
+            'mountpoint = """/mnt\nrecovery = 7"""\ncommand = ["x"]\nrecovery = 0\n',
+            "line 4: recovery cannot be used",
+        ),
         (CLASS + 'source = "/a"\n', "line 5: source cannot be used: only passthrough has it"),
         (CLASS.replace("{ size = 10, ", "[{ ").replace('y" }', 'y" }]'), "line 3: arguments cann"),
     ],
@@ -136,8 +151,10 @@ def test_error_names_the_file_and_the_line_or_the_key(text: str, message: str) -
 
 
 def test_name_that_is_no_name_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"' x' is no name for a mount \(EINVAL\)"):
-        parse(TYPE, " x")
+    for name in (" x", "x" * 201):
+        with pytest.raises(UsageError, match=rf"'{name}' is no name for a mount \(EINVAL\)"):
+            parse(TYPE, name)
+    assert parse(TYPE, "x" * 200).name == "x" * 200
 
 
 def test_invalid_description_does_not_hide_the_others(tmp_path: Path) -> None:
@@ -154,6 +171,23 @@ def test_invalid_description_does_not_hide_the_others(tmp_path: Path) -> None:
     assert "c.toml has the same mountpoint (EEXIST)" in messages["d"]
     assert "can be written by all users (EPERM)" in messages["e"]
     assert "it is not UTF-8 (EILSEQ)" in messages["f"]
+
+
+def test_ends_of_lines_are_read_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_bytes(TYPE.replace("\n", "\r\n").encode())
+    assert read(tmp_path / "a.toml").source == "/srv/b"
+    (tmp_path / "a.toml").write_bytes(TYPE.replace("\n", "\r").encode())
+    with pytest.raises(UsageError, match="is not valid TOML"):
+        read(tmp_path / "a.toml")
+
+
+def test_arguments_reach_the_class_as_they_are() -> None:
+    given = {"whole": 1, "part": 1.5, "yes": True, "text": "inf", "some": [1, "a"], "t": {"x": -2}}
+    words = "whole = 1, part = 1.5, yes = true, text = 'inf', some = [1, 'a'], t = { x = -2 }"
+    request = Request("x", plain=False, require=False)
+    for argument in parse(CLASS.replace('size = 10, name = "x y"', words)).arguments:
+        request.add_argument(argument)
+    assert request.arguments == given
 
 
 def test_directory_or_file_that_is_missing_is_an_error(tmp_path: Path) -> None:

@@ -81,6 +81,24 @@ def test_daemon_without_requests_is_not_silent(
     assert not silent(world, service, sent=9, waiting=1), "it was idle meanwhile"
 
 
+def test_silence_is_forgotten_when_the_service_does_not_attend_to_the_mount(
+    world: FakeMounts, clock: Clock, service: Service
+) -> None:
+    for end in ("gone", "dead"):
+        assert not silent(world, service, sent=7, waiting=2)
+        clock.now_s += 11
+        assert silent(world, service, sent=7, waiting=2)
+        if end == "dead":
+            world.set(33, "daemon", "dead")
+            service.step()
+        else:
+            (world.directory / "a.toml").unlink()
+            service.reload()
+            world.describe("a")
+        assert not world.records.is_silent("a")
+        service.reload()
+
+
 def metrics() -> dict[str, float]:
     """Return the metrics of the service, and of its only mount: of labels, only the state."""
     found = {}

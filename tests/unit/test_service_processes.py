@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import signal
 from pathlib import Path
@@ -71,10 +72,31 @@ def test_command_never_begins_if_its_starter_ends_before_the_record(tmp_path: Pa
     assert [*tmp_path.iterdir()] == []
 
 
+def test_signal_before_a_command_begins_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the process that starts it has a handler for the signal, as the service has."""
+    seen = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: seen.append(number))
+
+    def note(process: Process) -> None:
+        assert process.send(signal.SIGTERM)
+
+    try:
+        begun = spawn(["/bin/sh", "-c", "exit 3"], tmp_path / "log", note)
+        _, status = os.waitpid(begun.pid, 0)
+        assert os.WTERMSIG(status) == signal.SIGTERM
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert seen == [signal.SIGTERM], "this process has its handler, and gets its signals"
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     records = Records(tmp_path / "state")
     given = Description("name", "/mnt", command=("x",))
     record = dataclasses.replace(Record.of(given), process=Process(7, 8), number=9, rest="stopped")
+    record = dataclasses.replace(record, successor=Process(10, 11), successor_digest="d", above=6)
     assert records.load("name") is None
     records.save(record)
     assert records.load("name") == record
@@ -89,6 +111,26 @@ def test_spoiled_record_counts_as_none(tmp_path: Path) -> None:
     for text in ("", "{", "[]", "{}"):
         (tmp_path / "mounts/name.json").write_text(text)
         assert records.load("name") is None
+
+
+def test_full_file_system_of_the_records_is_an_error_with_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = Records(tmp_path)
+    records.save(Record.of(Description("name", "/mnt")))
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for name in ("touch", "unlink"):
+        monkeypatch.setattr(Path, name, full)
+    for note in (
+        lambda: records.note_silence("name", is_silent=True),
+        lambda: records.note_silence("name", is_silent=False),
+        lambda: records.note_start(Record.of(Description("name", "/mnt"))),
+    ):
+        with pytest.raises(EfuseError, match=r"cannot be written: No space left .*\(ENOSPC\)"):
+            note()
 
 
 def test_record_of_another_user_is_refused(tmp_path: Path) -> None:

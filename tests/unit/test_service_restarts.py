@@ -6,19 +6,22 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import select
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from efuse.control import Connection
+from efuse.control import Connection, all_mounts
 from efuse.control.daemon_locks import DaemonLock, locked
-from efuse.service.actions import stop
+from efuse.errors import ControlError
 from efuse.service.parsing import described
-from efuse.service.seeing import State, see
+from efuse.service.processes import Process, spawn
+from efuse.service.seeing import State
 from efuse.service.serving import Service, serve
 from efuse.service.status import Status, statuses
+from efuse.service.stopping import stop
 from tests.conftest import Eventually
 from tests.unit.fake_mounts import Clock, FakeMounts
 
@@ -45,7 +48,7 @@ def begun(world: FakeMounts, clock: Clock) -> Service:
 
 
 def state(world: FakeMounts, name: str) -> State:
-    return see(world.records.load(name), f"/{name}").state
+    return world.see(name).state
 
 
 def status(world: FakeMounts, name: str) -> Status:
@@ -259,9 +262,7 @@ def test_file_system_of_the_package_gets_a_successor_when_its_daemon_has_died(
     world.describe("a", what=TYPE)
     service = begun(world, clock)
     serves(world, service, "a", 33)
-    world.end("a")  # it returns when it has mounted
-    service.step()
-    assert world.starts() == ["a mount"]
+    world.end("a")
     world.set(33, "daemon", "dead")
     service.step()
     service.step()
@@ -283,7 +284,7 @@ def test_daemon_with_a_supervisor_is_left_to_it_and_taken_over_without_one(
     world.end("a")
     fd = locked(Connection(33), DaemonLock.RESTARTING)
     service.step()
-    assert see(world.records.load("a"), "/a").supervisor == os.getpid()
+    assert world.see("a").attendant == os.getpid()
     os.close(fd)
     assert world.starts() == ["a mount"]
     service.step()
@@ -295,7 +296,7 @@ def test_mount_over_a_mount_of_others_is_refused(
     world: FakeMounts, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.describe("a")
-    world.mount("a", 33)
+    world.mount_other("a", 33)
     service = begun(world, clock)
     service.step()
     service.step()
@@ -335,6 +336,131 @@ def test_restart_tells_whether_a_mount_that_has_ended_is_started(
     else:
         assert world.starts() == ["a mount"]
         assert state(world, "a") is State.ENDED
+
+
+def test_mount_whose_start_was_killed_before_its_command_is_started_again(
+    world: FakeMounts, clock: Clock, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+) -> None:
+    """Even if it is never restarted."""
+    world.describe("a", 'restart = "never"')
+
+    def killed(command: list[str], log: Path, note: Callable[[Process], None]) -> Process:
+        pid = os.fork()
+        if not pid:
+            os._exit(spawn(command, log, lambda process: (note(process), os._exit(9))[1]).pid)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("efuse.service.actions.spawn", killed)
+        with pytest.raises(KeyboardInterrupt):
+            begun(world, clock).step()
+    process = world.process("a")
+    eventually(lambda: not process.is_alive, what="the end of what waited for its starter")
+    begun(world, clock).step()
+    eventually(lambda: len(world.starts()) == 1, what="the start")
+
+
+def test_daemon_in_the_background_that_dies_has_failed(
+    world: FakeMounts, clock: Clock, eventually: Eventually
+) -> None:
+    """Although the process that was started has ended with status 0 long before."""
+    world.describe("a", 'restart = "on-failure"')
+    service = begun(world, clock)
+    serves(world, service, "a", 33)
+    world.end("a", 0)
+    service.step()
+    assert state(world, "a") is State.SERVING
+    world.set(33, "daemon", "dead")
+    clock.now_s += 100
+    service.step()
+    service.step()
+    eventually(lambda: len(world.starts()) == 2, what="the successor")
+
+
+def test_mount_whose_daemon_goes_on_in_the_background_is_not_started_twice(
+    world: FakeMounts, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was unmounted lazily, and is still used."""
+    world.describe("a")
+    service = begun(world, clock)
+    serves(world, service, "a", 33)
+    process = world.process("a")
+    world.end("a", 0)
+    world.unmount(33)
+    monkeypatch.setattr("efuse.service.seeing.left_of", {process: 77}.get)
+    service.step()
+    assert (state(world, "a"), world.see("a").attendant) == (State.ENDING, 77)
+    assert world.starts() == ["a mount"]
+
+
+def test_mount_that_has_ended_is_started_when_its_description_wants_it_always(
+    world: FakeMounts, clock: Clock, eventually: Eventually
+) -> None:
+    world.describe("a", 'restart = "never"')
+    service = begun(world, clock)
+    serves(world, service, "a", 33)
+    world.unmount(33)
+    world.end("a")
+    service.step()
+    assert state(world, "a") is State.ENDED
+    world.describe("a", 'restart = "always"')
+    service.reload()
+    service.step()
+    service.step()
+    eventually(lambda: len(world.starts()) == 2, what="the start")
+
+
+def test_process_that_ends_before_it_is_watched_is_seen(
+    world: FakeMounts, clock: Clock, eventually: Eventually
+) -> None:
+    """A step that has started something does not wait: the process is not watched yet."""
+    world.describe("a")
+    service = begun(world, clock)
+    assert service.step() == 0.0
+    eventually(world.starts, what="the start")
+    events = [*service.watched()]
+    assert [kinds for _, kinds in events] == [select.POLLIN]
+    assert service.step() > 1
+    world.end("a", 3)
+    poll = select.poll()
+    for fd, kinds in events:
+        poll.register(fd, kinds)
+    assert poll.poll(0), "it was watched before the step"
+    for fd, _ in events:
+        os.close(fd)
+
+
+def test_table_of_mounts_is_read_once_for_all_mounts(
+    world: FakeMounts, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b", "c"):
+        world.describe(name)
+    service = begun(world, clock)
+    service.step()
+    for connection, name in enumerate(("a", "b", "c"), 33):
+        world.mount(name, connection)
+    service.step()
+    read = []
+    monkeypatch.setattr(
+        "efuse.service.serving.all_mounts", lambda: read.append(all_mounts()) or read[-1]
+    )
+    service.step()
+    assert len(read) == 1
+
+
+def test_mounts_that_cannot_be_listed_do_not_end_the_service(
+    world: FakeMounts, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.describe("a")
+    service = begun(world, clock)
+
+    def none() -> None:
+        raise ControlError("cannot list the mounts")
+
+    monkeypatch.setattr("efuse.service.serving.all_mounts", none)
+    assert service.step() > 1
+    assert world.records.load("a") is None
 
 
 def test_reload_finds_what_is_new_changed_and_gone(

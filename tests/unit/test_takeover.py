@@ -293,6 +293,39 @@ def test_mount_that_cannot_be_taken_over_is_refused(
         pytest.fail("it was not refused")
 
 
+@pytest.mark.parametrize("there", [None, 42])
+def test_mount_whose_connection_may_be_of_another_one_is_not_taken_over(
+    there: int | None, sysfs: FakeSysfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sysfs.add(41, "/mnt", state="plain", daemon="dead", recovery="10")
+    monkeypatch.setattr(replacing, "is_mounted", {1041: there}.get)
+    with (
+        pytest.raises(MountError, match=r"it was unmounted meanwhile \(ENOTCONN\)"),
+        without_daemon(Connection(41), "/mnt", within_s=30, force=True, number=1041),
+    ):
+        pytest.fail("it was taken over")
+    assert Connection(41).recovery == 10
+
+
+def test_daemon_of_a_connection_that_has_just_ended_is_not_ended(
+    daemon: Callable[[str], _Daemon], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another connection may have got its number when the processes that serve it are found."""
+    started = daemon("goes on")
+
+    def after_the_end(_: int) -> set[int]:
+        (started.path / "connected").unlink(missing_ok=True)
+        return {started.process.pid}
+
+    monkeypatch.setattr(replacing, "holders", after_the_end)
+    with (
+        pytest.raises(ControlError),
+        without_daemon(Connection(41), "/mnt", within_s=30, force=True),
+    ):
+        pytest.fail("it was taken over")
+    assert started.process.poll() is None
+
+
 def test_mount_that_waits_is_taken_over_immediately(sysfs: FakeSysfs) -> None:
     sysfs.add(41, "/mnt", state="plain", daemon="dead", recovery="10")
     with without_daemon(Connection(41), "/mnt", within_s=30, force=False):
