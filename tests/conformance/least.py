@@ -24,7 +24,8 @@ class Least(NamedTuple):
 
 
 _ALWAYS = {
-    "pjdfstest": Least(398, 396),
+    # passthrough_ll creates files as root, which fails four tests.
+    "pjdfstest": Least(398, 393),
     # One of the cases punches holes, which not every daemon can.
     "fsx": Least(4, 3),
     "dbench": Least(3, 3),
