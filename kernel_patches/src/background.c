@@ -138,7 +138,6 @@ static bool efuse_defer(struct efuse_conn *ec, struct fuse_mount *fm, struct fus
 int fuse_simple_background(struct fuse_mount *fm, struct fuse_args *args, gfp_t gfp_flags)
 {
 	struct efuse_conn *ec = efuse_conn_get(fm->fc);
-	int err;
 
 	if (!ec)
 		return __fuse_simple_background(fm, args, gfp_flags);
@@ -154,8 +153,7 @@ int fuse_simple_background(struct fuse_mount *fm, struct fuse_args *args, gfp_t 
 	if (efuse_defer(ec, fm, args, gfp_flags) ||
 	    efuse_background_taken(ec, fm, args, gfp_flags))
 		return 0;
-	err = efuse_handle_ready(ec, fm, args);
-	return err ?: efuse_background_send(ec, fm, args, gfp_flags);
+	return efuse_background_send(ec, fm, args, gfp_flags);
 }
 
 /**

@@ -65,7 +65,7 @@ class Mounted:
 
 
 def is_answered(system: str) -> bool:
-    """Return whether the kernel has to answer requests of a system. In strict mode it must not."""
+    """Return whether the kernel has to answer requests of a system: not in strict mode."""
     mode = system.split()[-1]
     return mode in _MODES and mode != "strict"
 

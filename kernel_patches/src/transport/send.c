@@ -141,6 +141,9 @@ int efuse_background_send(struct efuse_conn *ec, struct fuse_mount *fm, struct f
 	struct efuse_changes ch __uninitialized;
 	int err;
 
+	err = efuse_handle_ready(ec, fm, args);
+	if (err)
+		return err;
 	args->efuse.fm = fm;
 	efuse_issue(ec, fm, args, &ch);
 	if (unlikely(efuse_translates(ec)))
