@@ -83,7 +83,7 @@ def test_timeouts_decide_where_a_change_may_come_by_another_name(command: str) -
         "ntfs-3g -nv --options allow_other -- /dev/x -odd",
         "fuse2fs -f image /m",
         "fuse-zip -r a.zip /m",
-        "squashfuse -o offset=5,timeout=3 image /m",
+        "squashfuse -o offset=5 image /m",
         "borg mount --first 3 repo /m",
     ],
 )
@@ -131,6 +131,11 @@ def test_profile_with_more_options_wins(monkeypatch: pytest.MonkeyPatch) -> None
     assert matching(["arch", "-o", "ro"]) is _READ_ONLY
     assert matching(["arch"]) is _GENERAL
     assert matching(["other"]) is None
+
+
+def test_squashfuse_that_unmounts_when_no_file_is_open_hears_of_each_open() -> None:
+    found = matching(["squashfuse_ll", "-o", "timeout=3", "image", "/mnt"])
+    assert found is None or "lazy_open" not in found.promises
 
 
 def test_unknown_profile_is_an_error() -> None:

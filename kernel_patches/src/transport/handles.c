@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The handles of a daemon that may be replaced, with what is needed to open the file again.
+ * The handles of a daemon that may be replaced, or that was not asked for them yet (`lazy_open`),
+ * with what is needed to open the file.
  *
  * FUSE gets a number in place of the daemon's handle. It has the number for as long as the file is
  * open, whatever the present daemon's handle is. Two daemons may use the same handle for different
