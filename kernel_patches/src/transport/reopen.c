@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Asks the present daemon to open a file: a successor of the one that had opened it, or one that was
- * not asked when the kernel opened the file.
+ * Asks the present daemon to open a file: a successor of the one that had opened it, or a daemon
+ * that was not asked when the kernel opened the file.
  */
 #include "transport_i.h"
 
@@ -91,9 +91,9 @@ ssize_t efuse_handle_open(struct fuse_mount *fm, struct efuse_conn *ec, u64 numb
 		goto out;
 	ret = efuse_handle_send(fm, ec, handle, nodeid, &open, incarnation);
 	/* This daemon needs no OPEN, so any handle will do. */
-	if (ret == -ENOSYS)
+	if (ret == -ENOSYS) {
 		ret = 0;
-	else if (!ret && (open.open_flags ^ handle->open_flags) & EFUSE_OPEN_KEPT) {
+	} else if (!ret && (open.open_flags ^ handle->open_flags) & EFUSE_OPEN_KEPT) {
 		efuse_handle_return(fm, ec, handle, nodeid, open.fh, incarnation);
 		ret = -EIO;
 	}
@@ -118,7 +118,7 @@ out:
  * reading, and who reads can wait.
  *
  * Context: process context; may sleep if the daemon was not asked to open the file.
- * Return: 0 or a negative errno; 0 also if the daemon has ended: then unresolved.c asks the next one
+ * Return: 0 or a negative errno; 0 also if the daemon has ended: then unresolved.c asks the next
  */
 int efuse_handle_ready(struct efuse_conn *ec, struct fuse_mount *fm, const struct fuse_args *args)
 {
