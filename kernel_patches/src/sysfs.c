@@ -123,7 +123,7 @@ static ssize_t efuse_declaration_store(struct kobject *kobj, struct kobj_attribu
 		return err;
 	ended = READ_ONCE(*declared) && !value;
 	/* First: FUSE needs a number for a handle that the daemon was not asked for. */
-	if (value && declared == &ec->lazy_open && !READ_ONCE(ec->stable_nodeids))
+	if (value && declared == &ec->lazy_open)
 		efuse_recovery_translate(ec);
 	WRITE_ONCE(*declared, value);
 	efuse_epoch_void(ec);

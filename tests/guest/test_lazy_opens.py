@@ -48,6 +48,20 @@ def _bytes(size: int) -> bytes:
     return b"".join(b"%07d\n" % n for n in range((size + 7) // 8))[:size]
 
 
+def _part(number: int) -> bytes:
+    """Return what a page of f has, the first one of a part that no test has read before."""
+    return _bytes(4 * _PART)[number * _PART :][:4096]
+
+
+def _filled(m: Mount, number: int) -> set[str]:
+    """Make files in the root, and return the names of all that are there."""
+    names = {f"a name of some length, {each}" for each in range(number)}
+    for name in names:
+        m.model.create(name)
+    m.connection.invalidate()
+    return {"f", *names}
+
+
 @contextmanager
 def _opened(m: Mount, name: str = "f") -> Iterator[int]:
     """Open a file without the daemon; nothing is read ahead."""
@@ -87,31 +101,25 @@ def test_file_whose_bytes_are_known_is_opened_read_and_closed_without_the_daemon
 
 def test_directory_is_listed_without_the_daemon(mountpoint: Path) -> None:
     with _lazy(mountpoint) as m:
-        names = {f"a name of some length, {number}" for number in range(300)}
-        for name in names:
-            m.model.create(name)
-        m.connection.invalidate()
-        assert {*os.listdir(m.path)} == {"f", *names}
+        names = _filled(m, 300)
+        assert {*os.listdir(m.path)} == names
         m.log()
         for _ in range(2):
-            assert {*os.listdir(m.path)} == {"f", *names}
+            assert {*os.listdir(m.path)} == names
         assert not _asked_for_opens(m)
 
 
 def test_rest_of_a_listing_comes_with_a_handle_of_its_own(mountpoint: Path) -> None:
     """The first reader stops, so what FUSE keeps is only the begin of the listing."""
     with _lazy(mountpoint) as m:
-        names = {f"a name of some length, {number}" for number in range(2000)}
-        for name in names:
-            m.model.create(name)
-        m.connection.invalidate()
+        names = _filled(m, 2000)
         with os.scandir(m.path) as entries:
             next(entries)
         m.log()
         with m.answered("opendir"):
             entries = os.scandir(m.path)
         with entries:
-            assert {entry.name for entry in entries} == {"f", *names}
+            assert {entry.name for entry in entries} == names
         asked = m.asked()
         assert asked.count("opendir") == 1
         assert "readdirplus" in asked or "readdir" in asked
@@ -123,7 +131,7 @@ def test_handle_is_asked_for_by_the_first_request_that_needs_it(mountpoint: Path
         with _opened(m) as fd:
             m.log()
             for part in (1, 2):
-                assert os.pread(fd, 4096, part * _PART) == _bytes(4 * _PART)[part * _PART :][:4096]
+                assert os.pread(fd, 4096, part * _PART) == _part(part)
             asked = [opcode for opcode in m.asked() if opcode in ("open", "read")]
             assert asked == ["open", "read", "read"]
             assert m.call("handles") == 1
@@ -170,7 +178,7 @@ def test_several_readers_ask_for_one_handle(mountpoint: Path) -> None:
         m.wait_held()
         m.release()
         for part, read in enumerate(reads, 1):
-            assert read.result() == _bytes(4 * _PART)[part * _PART :][:4096]
+            assert read.result() == _part(part)
         assert m.asked().count("open") == 1
 
 
@@ -184,7 +192,7 @@ def test_reader_that_is_killed_during_the_late_open_leaves_the_file_readable(
             m.wait_held()
             os.kill(reader.pid, signal.SIGKILL)
             m.release()
-        assert os.pread(fd, 4096, _PART) == _bytes(4 * _PART)[_PART:][:4096]
+        assert os.pread(fd, 4096, _PART) == _part(1)
 
 
 def test_reader_gets_an_error_if_the_late_open_fails(mountpoint: Path) -> None:
@@ -192,7 +200,7 @@ def test_reader_gets_an_error_if_the_late_open_fails(mountpoint: Path) -> None:
         m.call("deny", "open", os.getuid(), errno.EMFILE)
         assert _error_of_a_read(fd) in _PAGE_ERRORS
         m.call("deny", "open", os.getuid(), 0)
-        assert os.pread(fd, 4096, _PART) == _bytes(4 * _PART)[_PART:][:4096]
+        assert os.pread(fd, 4096, _PART) == _part(1)
 
 
 @pytest.mark.parametrize("flags", [os.O_WRONLY, os.O_RDWR, os.O_RDONLY | os.O_TRUNC])
@@ -243,7 +251,7 @@ def test_declaration_that_ends_leaves_open_files_readable(mountpoint: Path) -> N
     with _lazy(mountpoint) as m, _opened(m) as fd:
         m.connection.lazy_open = False
         with m.passed("open"):
-            assert os.pread(fd, 4096, _PART) == _bytes(4 * _PART)[_PART:][:4096]
+            assert os.pread(fd, 4096, _PART) == _part(1)
         with m.passed("open"):
             os.close(os.open(m / "f", os.O_RDONLY))
 
@@ -254,7 +262,7 @@ def test_file_that_was_removed_is_read_with_a_handle_that_is_asked_for_late(
     """The daemon keeps an inode until it is forgotten."""
     with _lazy(mountpoint) as m, _opened(m) as fd:
         os.unlink(m / "f")
-        assert os.pread(fd, 4096, _PART) == _bytes(4 * _PART)[_PART:][:4096]
+        assert os.pread(fd, 4096, _PART) == _part(1)
         assert force_stat(fd).st_size == 4 * _PART
 
 
@@ -290,7 +298,7 @@ def test_handle_with_other_flags_is_returned(mountpoint: Path, flags: int) -> No
                 os.pread(fd, 4096, _PART)
             assert not m.call("handles")
         m.call("set_open_flags", 0)
-        assert os.pread(fd, 4096, _PART) == _bytes(4 * _PART)[_PART:][:4096]
+        assert os.pread(fd, 4096, _PART) == _part(1)
 
 
 def test_slow_late_open_does_not_hold_up_other_files(mountpoint: Path) -> None:
@@ -305,10 +313,10 @@ def test_slow_late_open_does_not_hold_up_other_files(mountpoint: Path) -> None:
             m.hold("open", "before")
             slow = pool.submit(os.pread, fds[0], 4096, _PART)
             m.wait_held()
-            assert os.pread(fds[1], 4096, _PART) == _bytes(4 * _PART)[_PART:][:4096]
+            assert os.pread(fds[1], 4096, _PART) == _part(1)
             assert not slow.done()
             m.release()
-            assert slow.result() == _bytes(4 * _PART)[_PART:][:4096]
+            assert slow.result() == _part(1)
         for fd in fds:
             os.close(fd)
 
@@ -325,7 +333,7 @@ def test_direct_read_gets_the_error_of_the_late_open(mountpoint: Path) -> None:
             os.preadv(fd, [buffer], _PART)
         m.call("deny", "open", os.getuid(), 0)
         assert os.preadv(fd, [buffer], _PART) == 4096
-        assert buffer[:] == _bytes(4 * _PART)[_PART:][:4096]
+        assert buffer[:] == _part(1)
         os.close(fd)
 
 
@@ -372,7 +380,7 @@ def test_successor_opens_what_no_daemon_has_opened(mountpoint: Path) -> None:
         with _opened(m) as fd:
             m.replace()
             m.log()
-            assert os.pread(fd, 4096, _PART) == _bytes(4 * _PART)[_PART:][:4096]
+            assert os.pread(fd, 4096, _PART) == _part(1)
             asked = m.asked()
             assert [name for name in asked if name in ("open", "read")] == ["open", "read"]
         eventually(lambda: not m.call("handles"))

@@ -175,9 +175,14 @@ void efuse_handle_released(struct efuse_conn *ec, u64 number)
  */
 bool efuse_handle_drop(struct efuse_conn *ec, u64 number)
 {
-	if (efuse_handle_unopened(ec, number))
-		efuse_handle_released(ec, number);
-	return !efuse_handle_find(ec, number);
+	const struct efuse_handle *handle = efuse_handle_find(ec, number);
+
+	if (!handle)
+		return true;
+	if (READ_ONCE(handle->incarnation) != EFUSE_NOT_OPENED)
+		return false;
+	efuse_handle_released(ec, number);
+	return true;
 }
 
 /* Prepares the handles of a new connection. */

@@ -468,10 +468,13 @@ static void efuse_deadline(struct work_struct *work)
  * efuse_recovery_translate - from now on, FUSE gets numbers in place of the daemon's handles
  * @ec: connection
  *
- * Files that are open already keep the daemon's handles.
+ * Files that are open already keep the daemon's handles. With `stable_nodeids`, so do all files: a
+ * successor may get the nodeids and handles of the first daemon.
  */
 void efuse_recovery_translate(struct efuse_conn *ec)
 {
+	if (READ_ONCE(ec->stable_nodeids))
+		return;
 	spin_lock(&efuse_chan(ec->fc)->bg_lock);
 	WRITE_ONCE(ec->recovery.translates, true);
 	spin_unlock(&efuse_chan(ec->fc)->bg_lock);
@@ -493,11 +496,11 @@ int efuse_recovery_set(struct efuse_conn *ec, u32 seconds)
 
 	if (seconds && efuse_may_ring(ec->fc))
 		return -EOPNOTSUPP;
+	/* First: FUSE needs handles that another daemon can be asked for. */
+	if (seconds)
+		efuse_recovery_translate(ec);
 	spin_lock(&efuse_chan(ec->fc)->bg_lock);
 	WRITE_ONCE(recovery->seconds, seconds);
-	/* From now on FUSE gets handles that another daemon can be asked for. */
-	if (seconds && !READ_ONCE(ec->stable_nodeids))
-		WRITE_ONCE(recovery->translates, true);
 	if (recovery->daemon != EFUSE_DAEMON_SERVING) {
 		left = (s64)seconds * MSEC_PER_SEC -
 		       (s64)div_u64(ktime_get_boottime_ns() - recovery->died_ns, NSEC_PER_MSEC);

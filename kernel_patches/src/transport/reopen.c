@@ -122,10 +122,13 @@ out:
  */
 int efuse_handle_ready(struct efuse_conn *ec, struct fuse_mount *fm, const struct fuse_args *args)
 {
-	u64 number = efuse_arg_fh(args);
+	u64 number;
 	ssize_t ret;
 
-	if (!efuse_translates(ec) || efuse_closes(args) || !efuse_handle_unopened(ec, number))
+	if (likely(!efuse_translates(ec)) || efuse_closes(args))
+		return 0;
+	number = efuse_arg_fh(args);
+	if (!efuse_handle_unopened(ec, number))
 		return 0;
 	ret = efuse_handle_open(fm, ec, number, args->nodeid);
 	return efuse_lost(ret) ? 0 : ret;
