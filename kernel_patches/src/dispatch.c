@@ -130,7 +130,8 @@ static bool efuse_handled(struct efuse_req *req)
 	if (req->replied) {
 		if (verdict != EFUSE_REPLIED)
 			this_cpu_inc(ec->stats->invalid_verdicts);
-		if (!efuse_handle_later(ec, req->args)) {
+		if ((opcode == FUSE_OPEN || opcode == FUSE_OPENDIR) &&
+		    !efuse_handle_later(ec, req->args)) {
 			req->replied = false;
 			return efuse_passed(req, EFUSE_DECLINED);
 		}
@@ -166,7 +167,7 @@ bool efuse_local_release(struct efuse_conn *ec, const struct fuse_args *args)
 	in = efuse_req_in(args, sizeof(*in));
 	if (in && in->release_flags & FUSE_RELEASE_FLOCK_UNLOCK)
 		return false;
-	return efuse_handle_drop(ec, efuse_arg_fh(args));
+	return !efuse_translates(ec) || efuse_handle_drop(ec, efuse_arg_fh(args));
 }
 
 /*
@@ -175,8 +176,8 @@ bool efuse_local_release(struct efuse_conn *ec, const struct fuse_args *args)
  */
 static bool efuse_local_flush(struct efuse_conn *ec, const struct fuse_args *args)
 {
-	return args->opcode == FUSE_FLUSH && args->efuse.local && efuse_connected(ec->fc) &&
-	       efuse_handle_unopened(ec, efuse_arg_fh(args));
+	return args->opcode == FUSE_FLUSH && args->efuse.local && efuse_translates(ec) &&
+	       efuse_connected(ec->fc) && efuse_handle_unopened(ec, efuse_arg_fh(args));
 }
 
 /**

@@ -65,9 +65,7 @@ bool efuse_handle_add(struct efuse_conn *ec, const struct fuse_args *args, u32 i
  */
 bool efuse_handle_later(struct efuse_conn *ec, const struct fuse_args *args)
 {
-	const struct fuse_open_out *open = efuse_out_open(args);
-
-	return !open || open->fh || efuse_handle_add(ec, args, EFUSE_NOT_OPENED);
+	return efuse_out_open(args)->fh || efuse_handle_add(ec, args, EFUSE_NOT_OPENED);
 }
 
 /**
